@@ -1,0 +1,1 @@
+"""Backends that run a plan; one file each."""

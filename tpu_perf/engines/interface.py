@@ -1,0 +1,91 @@
+"""What an engine must offer so that the ladder can measure a rung on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from tpu_perf.record.plan import Plan
+from tpu_perf.registry import Registry
+from tpu_perf.workloads.interface import BuiltWorkload
+
+
+class RungUnavailable(Exception):
+    """This engine cannot run this plan here (no C++ compiler, say): the rung is `skipped`."""
+
+
+class DoesNotFit(Exception):
+    """The plan needs more device memory than there is: the rung is `does_not_fit`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """What a finished step reports; None where the workload does not say."""
+
+    loss: float | None
+    grad_norm: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneTimes:
+    """Host and device time of a steady step in ns, and how they were told apart."""
+
+    host_ns: float | None
+    device_ns: float | None
+    note: str
+
+
+class Session(Protocol):
+    """One rung, set up on its device, stepping."""
+
+    def step(self, index: int) -> None:
+        """Start step `index` (its batch, forward, backward, optimizer). Must not wait for the
+        device unless the mode itself does (Debug)."""
+        ...
+
+    def fence(self) -> None:
+        """Wait until everything that `step` started, parameters included, is done."""
+        ...
+
+    def outcome(self) -> StepOutcome:
+        """Loss and gradient norm of the last fenced step. Called outside the timed window."""
+        ...
+
+    def compile_count(self) -> int:
+        """Programs compiled or loaded so far; a step that changes it was not warm."""
+        ...
+
+    def measure_lanes(self, first_index: int, steps: int) -> LaneTimes:
+        """Run `steps` more steps under a probe that tells host from device time."""
+        ...
+
+    def programs(self) -> pa.Table | None:
+        """The program table (record.events.PROGRAM_COLUMNS), None if the engine has none."""
+        ...
+
+    def peak_bytes(self) -> int | None:
+        """Peak live device bytes so far, None if unknown."""
+        ...
+
+    def notes(self) -> Mapping[str, str]:
+        """What a reader of the run should know (fallbacks used, optimizer made capturable...)."""
+        ...
+
+
+class Engine(Protocol):
+    """One backend."""
+
+    def open(self, plan: Plan, workload: BuiltWorkload) -> Session:
+        """Move the workload to the device in the plan's mode. Raises RungUnavailable,
+        DoesNotFit or TpuPerfError."""
+        ...
+
+    def device(self) -> tuple[str, int]:
+        """Device kind as the backend names it, and how many there are."""
+        ...
+
+
+ENGINES: Registry[Engine] = Registry("engine", "tpu_perf.engines")

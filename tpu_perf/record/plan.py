@@ -1,0 +1,76 @@
+"""A plan: everything that decides what one rung runs and how, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+Precision = Literal["float32", "bf16_autocast"]
+Mode = Literal[
+    "strict", "debug", "defer_and_fuse", "compile", "whole_step", "eager", "inductor"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadPlan:
+    """Which workload kind, and its parameters as the config validated them."""
+
+    kind: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerPlan:
+    """A torch optimizer, unmodified: its name in torch.optim and its keyword arguments."""
+
+    name: Literal["adamw", "sgd"]
+    implementation: Literal["foreach", "fused", "for_loop"] = "foreach"
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingPlan:
+    """How many steps are run, and when a rung counts as warm."""
+
+    rounds: int
+    steps_per_round: int
+    quiet_steps: int  # steps in a row without a compile before a rung can be warm
+    max_warmup_steps: int
+    settle_fraction: float  # relative change of the running median that counts as settled
+    numerics_steps: int  # first steps compared with torch on CPU
+    timeout_s: float  # wall clock for one rung, warm-up included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One rung, fully decided. A rung is a function from Plan to Plan."""
+
+    ladder: str
+    rung: str
+    workload: WorkloadPlan
+    optimizer: OptimizerPlan
+    engine: str = "xla"  # file in engines/: "xla" (our runtime) or "cpu" (torch itself)
+    execution: Literal["measure", "predict"] = "measure"
+    mode: Mode = "eager"
+    precision: Precision = "float32"
+    compiler_options: Mapping[str, Any] = field(default_factory=dict)
+    sampling: SamplingPlan
+    seed: int = 0
+    cache_dir: str | None = None  # directory tier of the program cache; None: off
+    cpu_fallback: bool = False
+    threads: int | None = None  # host threads torch and XLA may use; None: their default
+
+    def with_changes(self, **changes: Any) -> Plan:
+        return replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        fields = dict(data)
+        fields["workload"] = WorkloadPlan(**fields["workload"])
+        fields["optimizer"] = OptimizerPlan(**fields["optimizer"])
+        fields["sampling"] = SamplingPlan(**fields["sampling"])
+        return cls(**fields)

@@ -1,0 +1,157 @@
+"""The recorder: takes one tuple per event, keeps columns, counts what it had to drop.
+
+The hot path is one list append per event, because a Strict op takes ten microseconds in all.
+Tuples become Arrow columns between steps, where no one is timing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from tpu_perf.record.events import EVENT_KINDS, EventKind
+from tpu_perf.record.store import arrow_schema
+
+#: Events of one kind held as tuples before `settle` turns them into columns.
+SETTLE_AT = 100_000
+#: Events of one kind accepted between two settles; later ones are dropped and counted.
+PENDING_LIMIT = 2_000_000
+
+Append = Callable[[tuple[Any, ...]], None]
+
+
+class _DropCounter:
+    """Stands in for list.append when a kind is full."""
+
+    __slots__ = ("dropped",)
+
+    def __init__(self) -> None:
+        self.dropped = 0
+
+    def __call__(self, event: tuple[Any, ...]) -> None:
+        self.dropped += 1
+
+
+class Recorder:
+    """Event sinks by kind: `recorder.dispatch((t_start_ns, t_end_ns, op, program, step))`.
+
+    Each sink takes a tuple in the column order of its kind in `record.events`. `step` is the
+    index of the step in progress, -1 outside steps; the runtime puts it into its tuples.
+    """
+
+    dispatch: Append
+    execute: Append
+    compile: Append
+    flush: Append
+    memory: Append
+    transfer: Append
+    sync: Append
+    fallback: Append
+
+    def __init__(self, pending_limit: int = PENDING_LIMIT) -> None:
+        self.step = -1
+        self._limit = pending_limit
+        self._pending: dict[str, list[tuple[Any, ...]]] = {}
+        self._drops: dict[str, _DropCounter] = {}
+        self._settled: dict[str, list[pa.RecordBatch]] = {name: [] for name in EVENT_KINDS}
+        self._counts: dict[str, int] = dict.fromkeys(EVENT_KINDS, 0)
+        for name in EVENT_KINDS:
+            self._drops[name] = _DropCounter()
+            self._open(name)
+
+    def _open(self, name: str) -> None:
+        rows: list[tuple[Any, ...]] = []
+        self._pending[name] = rows
+        setattr(self, name, rows.append)
+
+    def begin_step(self, step: int) -> None:
+        self.step = step
+
+    def end_step(self) -> None:
+        """Call between steps: turns tuples into columns when many have piled up."""
+        self.step = -1
+        for name, rows in self._pending.items():
+            if len(rows) >= SETTLE_AT:
+                self._settle(name)
+
+    def _settle(self, name: str) -> None:
+        rows = self._pending[name]
+        self._open(name)
+        if len(rows) > self._limit:
+            self._drops[name].dropped += len(rows) - self._limit
+            del rows[self._limit :]
+        if rows:
+            self._counts[name] += len(rows)
+            self._settled[name].append(_columns(EVENT_KINDS[name], rows))
+
+    @property
+    def dropped_events(self) -> int:
+        """Events that were not kept, over all kinds."""
+        return sum(counter.dropped for counter in self._drops.values())
+
+    def event_count(self, kind: str) -> int:
+        """Events of this kind kept so far, drained ones included."""
+        return self._counts[kind] + len(self._pending[kind])
+
+    def drain(self) -> dict[str, pa.Table]:
+        """Take everything recorded so far, one Arrow table a kind (empty ones included)."""
+        tables = {}
+        for name, kind in EVENT_KINDS.items():
+            self._settle(name)
+            batches, self._settled[name] = self._settled[name], []
+            tables[name] = pa.Table.from_batches(batches, schema=arrow_schema(kind.columns))
+        return tables
+
+    def cost_per_event_ns(self, samples: int = 20_000) -> float:
+        """What one event costs the host, measured on a recorder of its own: two clock reads
+        and one append."""
+        probe = Recorder()
+        clock = time.perf_counter_ns
+        start = clock()
+        for _ in range(samples):
+            begin = clock()
+            probe.dispatch((begin, clock(), "aten::add.Tensor", 0, probe.step))
+        with_events = clock() - start
+        start = clock()
+        for _ in range(samples):
+            pass
+        return (with_events - (clock() - start)) / samples
+
+
+def _columns(kind: EventKind, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    schema = arrow_schema(kind.columns)
+    columns = zip(*rows, strict=True)
+    arrays = []
+    for (_, column_type), values in zip(kind.columns, columns, strict=True):
+        if column_type == "string":
+            arrays.append(pa.array(values, type=pa.string()).dictionary_encode())
+        else:
+            arrays.append(pa.array(values, type=schema.field(len(arrays)).type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class _Active:
+    """The recorder in force, read by the runtime on every op; None means recording is off."""
+
+    __slots__ = ("recorder",)
+
+    def __init__(self) -> None:
+        self.recorder: Recorder | None = None
+
+
+active = _Active()
+
+
+@contextmanager
+def record_into(recorder: Recorder | None) -> Iterator[Recorder | None]:
+    """Make `recorder` the one in force inside the block (None switches recording off)."""
+    before = active.recorder
+    active.recorder = recorder
+    try:
+        yield recorder
+    finally:
+        active.recorder = before

@@ -1,0 +1,1 @@
+"""How a workload is run: one file a rung."""

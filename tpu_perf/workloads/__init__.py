@@ -1,0 +1,1 @@
+"""What is run: a model, its data and its training step; one file a kind."""

@@ -1,0 +1,49 @@
+"""What every workload kind builds, and the registry of kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from tpu_perf.record.plan import WorkloadPlan
+from tpu_perf.registry import Registry
+
+#: A batch is a mapping of names to CPU tensors; the engine moves it to its device.
+Batch = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltWorkload:
+    """A training job before it meets a device.
+
+    `module` lies on the CPU with parameters drawn from the plan's seed. `batch(i)` gives step i's
+    batch and must return the same tensors whenever it is asked for the same i. `loss(module,
+    batch)` returns a 0-dim float tensor on the batch's device.
+    """
+
+    module: torch.nn.Module
+    batch: Callable[[int], Batch]
+    loss: Callable[[torch.nn.Module, Batch], torch.Tensor]
+    tokens_per_step: int | None = None
+    samples_per_step: int | None = None
+    #: A step function of the user's own, built for a device: `make_step(device)` returns
+    #: `step(batch) -> loss`. Replaces forward, backward and optimizer where given.
+    make_step: Callable[[torch.device], Callable[[Batch], torch.Tensor]] | None = None
+
+
+class WorkloadKind(Protocol):
+    """One entry of the registry."""
+
+    def build(self, plan: WorkloadPlan, seed: int) -> BuiltWorkload:
+        """Build the job. Raises WorkloadError with what to do if it cannot."""
+        ...
+
+    def validate(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Check parameters without torch. Raises pydantic.ValidationError."""
+        ...
+
+
+WORKLOADS: Registry[WorkloadKind] = Registry("workload kind", "tpu_perf.workloads")

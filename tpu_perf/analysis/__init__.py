@@ -1,0 +1,1 @@
+"""Functions from stored runs to tables and metrics; never loads torch or jax."""

@@ -1,0 +1,1 @@
+"""Chip table: peaks and sizes per chip, with sources; one entry a chip."""

@@ -1,0 +1,1 @@
+"""Ladder files: their models, loading with line numbers, overrides and JSON schema."""

@@ -1,0 +1,1 @@
+"""One file a format: html, markdown, json, terminal."""

@@ -1,0 +1,1 @@
+"""Plans, the parent that samples rungs in turn, and the worker that runs one."""

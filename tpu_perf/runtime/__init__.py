@@ -1,0 +1,1 @@
+"""The device "tpu": storage, dispatch, eager modes, lowerings, compile backend, program cache."""

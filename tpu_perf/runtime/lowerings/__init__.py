@@ -1,0 +1,1 @@
+"""The lowering table: aten op -> JAX function; one file an op family."""

@@ -1,1 +1,1 @@
-"""Functions from stored runs to tables and metrics; never loads torch or jax."""
+"""From a stored ladder to metrics, warnings and explanations; loads neither torch nor jax."""

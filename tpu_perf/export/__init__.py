@@ -1,1 +1,1 @@
-"""One file a format: html, markdown, json, terminal."""
+"""From a stored ladder to what people and programs read: one file a format."""

@@ -1,0 +1,107 @@
+"""Programs: what was compiled, what the cache answered, what ran how often."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from tpu_perf.analysis.device_memory import NO_PROGRAMS
+from tpu_perf.analysis.rung_record import NS, RunTables
+from tpu_perf.analysis.step_time import NO_TIMED_STEPS
+from tpu_perf.record.events import Tier
+from tpu_perf.record.metric import Metric
+
+
+def _known(value: float, unit: str, tables: RunTables) -> Metric:
+    if not tables.has_programs and tables.events("compile").empty:
+        return Metric.missing(unit, NO_PROGRAMS)
+    return Metric(value=value, unit=unit, provenance="measured")
+
+
+def compile_time(tables: RunTables) -> Metric:
+    """Seconds spent getting programs that memory did not have: tracing, lowering, XLA, loading.
+
+    Sum of trace_ns + backend_ns over all compile events, set-up and warm-up included; so a
+    second process with a warm directory cache shows its loading time. Source: compile events.
+    """
+    events = tables.events("compile")
+    nanoseconds = float(events["trace_ns"].sum() + events["backend_ns"].sum())
+    return _known(nanoseconds * NS, "s", tables)
+
+
+def compile_count(tables: RunTables) -> Metric:
+    """Programs built by XLA: compile events with tier COMPILED. Loads from the directory tier
+    are not among them. Source: compile events."""
+    built = tables.events("compile")["tier"] == Tier.COMPILED
+    return _known(float(built.sum()), "count", tables)
+
+
+def programs(tables: RunTables) -> Metric:
+    """Distinct programs executed in the whole run. Source: execute events."""
+    return _known(float(tables.events("execute")["program"].nunique()), "count", tables)
+
+
+def cache_requests_per_step(tables: RunTables) -> Metric:
+    """Program executions in a step: each is exactly one look-up in the program cache.
+
+    Median over timed steps of the number of execute events. Source: execute events.
+    """
+    if tables.timed.empty:
+        return Metric.missing("count", NO_TIMED_STEPS)
+    return _known(events_per_step(tables, "execute"), "count", tables)
+
+
+def cache_hit_rate(tables: RunTables) -> Metric:
+    """Fraction of look-ups, over all steps, that did not have to be compiled.
+
+    1 - (execute events with tier COMPILED) / (execute events). Source: execute events.
+    """
+    events = tables.events("execute")
+    events = events[events["step"] >= 0]
+    if events.empty:
+        return Metric.missing("fraction", NO_PROGRAMS)
+    missed = float((events["tier"] == Tier.COMPILED).mean())
+    return Metric(value=1 - missed, unit="fraction", provenance="measured")
+
+
+def events_per_step(tables: RunTables, kind: str) -> float:
+    """Median number of events of a kind in a timed step; 0 without timed steps."""
+    if tables.timed.empty:
+        return 0.0
+    counts = tables.timed_events(kind)["step"].value_counts()
+    return float(counts.reindex(tables.timed["step"].to_numpy(), fill_value=0).median())
+
+
+def program_table(tables: RunTables) -> pd.DataFrame:
+    """One row per program: name, kind, ops, tier that first gave it, compile_s, executions,
+    bytes_in, bytes_out, differed, source; those that cost most first."""
+    table = tables.programs[["name", "kind", "ops", "bytes_in", "bytes_out"]].copy()
+    compiles = tables.events("compile").copy()
+    compiles["compile_s"] = (compiles["trace_ns"] + compiles["backend_ns"]) * NS
+    for column in ("differed", "source"):
+        compiles[column] = compiles[column].astype("object")
+    by_program = compiles.groupby("program").agg(
+        tier=("tier", "first"),
+        compile_s=("compile_s", "sum"),
+        differed=("differed", "first"),
+        source=("source", "first"),
+    )
+    table = table.join(by_program)
+    runs = tables.events("execute")["program"].value_counts()
+    table["executions"] = runs.reindex(table.index, fill_value=0)
+    order = ["compile_s", "executions"]
+    return table.sort_values(order, ascending=False, na_position="last", kind="stable")
+
+
+def flush_table(tables: RunTables) -> pd.DataFrame:
+    """One row per flush reason over timed steps: flushes_per_step (mean), ops_per_flush (mean)."""
+    events = tables.timed_events("flush").copy()
+    events["reason"] = events["reason"].astype("object")
+    grouped = events.groupby("reason").agg(flushes=("ops", "size"), ops_per_flush=("ops", "mean"))
+    grouped["flushes_per_step"] = grouped["flushes"] / max(1, len(tables.timed))
+    return grouped.sort_values("flushes", ascending=False)
+
+
+def fallback_counts(tables: RunTables) -> dict[str, int]:
+    """How often each op was computed by torch on the host, over the whole run."""
+    counts = tables.events("fallback")["op"].astype("object").value_counts()
+    return {str(op): int(number) for op, number in counts.items()}

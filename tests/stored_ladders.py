@@ -12,7 +12,7 @@ import pyarrow as pa
 from tpu_perf.record.events import EVENT_KINDS, PROGRAM_COLUMNS, STEP_COLUMNS, Tier
 from tpu_perf.record.ladder import Ladder, LadderRung
 from tpu_perf.record.plan import OptimizerPlan, Plan, SamplingPlan, WorkloadPlan
-from tpu_perf.record.run import Environment, Facts, Run
+from tpu_perf.record.run import Environment, Facts, Run, Status
 from tpu_perf.record.store import RunWriter, arrow_schema, write_ladder
 
 MS = 1_000_000  # one millisecond in ns
@@ -235,4 +235,27 @@ def two_rungs(directory: Path) -> Path:
         facts=replace(FACTS, host_time_per_step_ns=4 * MS, device_time_per_step_ns=39 * MS),
         mode="whole_step",
     )
+    return directory
+
+
+def partial_ladder(directory: Path) -> Path:
+    """A ladder with one rung of every fate, among them a name and a reason full of markup."""
+    nasty = "<script>alert(1)</script>[bold]"
+    names = ["strict", "debug", "compile", "timed_out", "too_big", "cpu_inductor", "missing"]
+    paths = {name: f"rungs/{name}" for name in names} | {nasty: "rungs/nasty", "torn": "rungs/torn"}
+    write_ladder_of(directory, [*names, nasty, "torn"], paths=paths, finished_at=None)
+    write_run(directory / "rungs/strict", warm_timeline(100.0, bare_ms=98.0))
+    write_run(directory / "rungs/nasty", warm_timeline(50.0))
+    write_run(directory / "rungs/torn", warm_timeline(50.0))
+    (directory / "rungs/torn/run.json").write_text("{", encoding="utf-8")
+    (directory / "rungs/debug.partial").mkdir()
+    fates: dict[str, tuple[Status, str]] = {
+        "compile": ("failed", "RuntimeError: [red]no lowering for <b>aten::foo</b>"),
+        "timed_out": ("timeout", "no result after 300 s"),
+        "too_big": ("does_not_fit", "needs 34.0 GiB of 16.0 GiB"),
+        "cpu_inductor": ("skipped", "no C++ compiler on this machine"),
+    }
+    for name, (status, reason) in fates.items():
+        run = Run(plan=plan(name), environment=ENVIRONMENT, status=status, reason=reason)
+        write_run(directory / "rungs" / name, Timeline(), run=run)
     return directory

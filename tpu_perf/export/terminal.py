@@ -158,7 +158,7 @@ def _legend(
     width: int,
 ) -> None:
     notes = [
-        "m measured, d derived, p predicted, a assumed; under step time and speed-up: 95 % interval",
+        "m measured, d derived, p predicted, a assumed; 95 % intervals under time and speed-up",
         *peak_notes(rungs),
     ]
     if len(columns) < len(COLUMNS):

@@ -1,0 +1,350 @@
+"""Kernels written by hand: allocation, aliases, copies between devices, reading a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tpu_perf.runtime.buffers import (
+    Buffer,
+    Spec,
+    allocate,
+    buffer_of,
+    contiguous_strides,
+    storage_order_shape,
+)
+from tpu_perf.runtime.dtypes import numpy_dtype
+from tpu_perf.runtime.modes import STATE, EagerMode
+from tpu_perf.runtime.segment import current_segment
+from tpu_perf.runtime.torch_private import (
+    META_KEYS,
+    alias,
+    new_storage,
+    set_storage,
+    storage_of,
+    tensor_over,
+)
+from tpu_perf.runtime.transfers import to_device, to_host
+from tpu_perf.runtime.views import geometry_fits
+
+BY_HAND: dict[str, Callable[..., Any]] = {}
+Tensor = torch.Tensor
+aten = torch.ops.aten
+
+
+def by_hand(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a kernel for aten overloads, named as the dispatcher names them."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            BY_HAND[name] = function
+        return function
+
+    return register
+
+
+@by_hand("empty.memory_format")
+def empty(
+    size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None,
+    pin_memory: Any = None, memory_format: Any = None,
+) -> Tensor:  # fmt: skip
+    if layout not in (None, torch.strided):
+        raise NotImplementedError(
+            f"device tpu has no {layout} tensors; use a dense tensor (.to_dense())"
+        )
+    shape = tuple(int(s) for s in size)
+    dtype = dtype or torch.get_default_dtype()
+    if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
+        meta = torch.empty(shape, dtype=dtype, device="meta", memory_format=memory_format)
+        return allocate(shape, dtype, tuple(meta.stride()))
+    return allocate(shape, dtype)
+
+
+@by_hand("empty_strided")
+def empty_strided(
+    size: Any, stride: Any, *, dtype: Any = None, layout: Any = None, device: Any = None,
+    pin_memory: Any = None,
+) -> Tensor:  # fmt: skip
+    return allocate(
+        tuple(int(s) for s in size), dtype or torch.get_default_dtype(),
+        tuple(int(s) for s in stride),
+    )  # fmt: skip
+
+
+@by_hand("as_strided")
+def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Tensor:
+    offset = self.storage_offset() if storage_offset is None else storage_offset
+    spec = buffer_of(self).spec
+    if spec.reinterpreted is False and not geometry_fits(spec.numel, size, stride, offset):
+        raise RuntimeError(
+            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} are "
+            f"out of bounds for storage of size {spec.nbytes}"
+        )
+    return alias(self, size, stride, offset)
+
+
+@by_hand("view", "_reshape_alias")
+def view(self: Tensor, size: Any, stride: Any = None) -> Tensor:
+    if stride is not None:
+        return alias(self, size, stride, self.storage_offset())
+    old = self.shape
+    count = self.numel()
+    shape = list(size)
+    known, hole = 1, -1
+    for i, n in enumerate(shape):
+        if n == -1:
+            hole = i
+        else:
+            known *= n
+    if hole >= 0 and known and count % known == 0:
+        shape[hole] = count // known
+        known *= shape[hole]
+    if known == count and hole >= 0 or known == count:
+        if self.is_contiguous():
+            return alias(self, shape, contiguous_strides(tuple(shape)), self.storage_offset())
+    del old
+    meta = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device="meta")
+    seen = meta.view(size)
+    return alias(self, seen.shape, seen.stride(), self.storage_offset())
+
+
+@by_hand("view.dtype")
+def view_dtype(self: Tensor, dtype: torch.dtype) -> Tensor:
+    meta = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device="meta")
+    seen = meta.view(dtype)
+    ratio_offset = self.storage_offset() * self.element_size() // seen.element_size()
+    return _reinterpreted(self, dtype, seen.shape, seen.stride(), ratio_offset)
+
+
+@by_hand("view_as_real")
+def view_as_real(self: Tensor) -> Tensor:
+    real = {torch.complex64: torch.float32, torch.complex128: torch.float64}[self.dtype]
+    stride = [s * 2 for s in self.stride()] + [1]
+    return _reinterpreted(self, real, [*self.shape, 2], stride, self.storage_offset() * 2)
+
+
+@by_hand("view_as_complex")
+def view_as_complex(self: Tensor) -> Tensor:
+    if self.shape[-1:] != (2,) or self.stride(-1) != 1:
+        raise RuntimeError("Tensor must have a last dimension of size 2 and stride 1")
+    kind = {torch.float32: torch.complex64, torch.float64: torch.complex128}[self.dtype]
+    stride = [s // 2 for s in self.stride()[:-1]]
+    return _reinterpreted(self, kind, self.shape[:-1], stride, self.storage_offset() // 2)
+
+
+def _reinterpreted(self: Tensor, dtype: torch.dtype, size: Any, stride: Any, offset: int) -> Tensor:
+    """An alias of another dtype: from now on every reader looks at tensors' own dtypes."""
+    buffer = buffer_of(self)
+    buffer.ready("unknown")
+    buffer.spec = Spec.of(buffer.spec.shape, buffer.spec.dtype, reinterpreted=True)
+    return tensor_over(storage_of(self), dtype, size, stride, offset)
+
+
+@by_hand("unfold")
+def unfold(self: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    meta = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device="meta")
+    seen = meta.unfold(dimension, size, step)
+    return alias(self, seen.shape, seen.stride(), self.storage_offset())
+
+
+@by_hand("detach")
+def detach(self: Tensor) -> Tensor:
+    return alias(self, self.shape, self.stride(), self.storage_offset())
+
+
+@by_hand("alias")
+def alias_(self: Tensor) -> Tensor:
+    return alias(self, self.shape, self.stride(), self.storage_offset())
+
+
+def _kernel(name: str) -> Callable[..., Any]:
+    """The table-driven kernel of an overload, made on first use."""
+    found = _kernels.get(name)
+    if found is None:
+        from tpu_perf.runtime.dispatch import kernel_for
+
+        base, _, overload = name.partition(".")
+        found = _kernels[name] = kernel_for(getattr(getattr(aten, base), overload or "default"))
+    return found
+
+
+_kernels: dict[str, Callable[..., Any]] = {}
+
+
+@by_hand("copy_")
+def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    here, there = self.device.type == "tpu", src.device.type == "tpu"
+    if here and there:
+        if self is not src:
+            _kernel("copy_")(self, src, non_blocking)
+        return self
+    return _copy_across(src, self)
+
+
+@by_hand("_copy_from")
+def copy_from(self: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
+    return copy_(dst, self, non_blocking)
+
+
+@by_hand("_copy_from_and_resize")
+def copy_from_and_resize(self: Tensor, dst: Tensor) -> Tensor:
+    dst.resize_(self.shape)
+    return copy_(dst, self)
+
+
+def _copy_across(src: Tensor, dst: Tensor) -> Tensor:
+    """Between host and device. Conversion and broadcasting happen on the host side of an upload
+    and the device side of nothing else."""
+    if dst.device.type != "tpu":
+        host = to_host(src)
+        dst.copy_(host)
+        return dst
+    if STATE.capturing:
+        from tpu_perf.runtime.whole_step import note_upload
+
+        note_upload(src, dst)
+    host = src.detach()
+    if host.dtype != dst.dtype:
+        host = host.to(dst.dtype)
+    if host.shape != dst.shape:
+        host = host.expand(dst.shape)
+    buffer = buffer_of(dst)
+    spec = buffer.spec
+    shape = tuple(dst.shape)
+    whole = spec.dtype is dst.dtype and spec.numel == dst.numel() and dst.storage_offset() == 0
+    if whole and dst.is_contiguous() and shape == spec.shape:
+        _replace(buffer, host)
+    elif whole and storage_order_shape(shape, tuple(dst.stride())) == spec.shape:
+        order = sorted(range(len(shape)), key=lambda i: (-dst.stride(i), -shape[i]))
+        _replace(buffer, host.permute(order))
+    else:
+        staged = allocate(shape, dst.dtype)
+        _replace(buffer_of(staged), host)
+        _kernel("copy_")(dst, staged, False)
+    return dst
+
+
+def _replace(buffer: Buffer, host: Tensor) -> None:
+    if buffer.segment is not None:
+        buffer.segment.flush("unknown")
+    array = to_device(host)
+    buffer.segment = None
+    buffer.fill(array)
+
+
+@by_hand("_local_scalar_dense")
+def local_scalar_dense(self: Tensor) -> Any:
+    if STATE.capturing:
+        from tpu_perf.runtime.whole_step import refuse_read
+
+        refuse_read()
+    return to_host(self, "item()").item()
+
+
+@by_hand("set_.source_Storage_storage_offset")
+def set_storage_offset(
+    self: Tensor, source: Any, storage_offset: Any, size: Any, stride: Any = ()
+) -> Tensor:
+    stride = stride or contiguous_strides(tuple(size))
+    return set_storage(self, source, storage_offset, size, stride)
+
+
+@by_hand("set_.source_Storage")
+def set_whole_storage(self: Tensor, source: Any) -> Tensor:
+    count = source.nbytes() // self.element_size()
+    return set_storage(self, source, 0, (count,), (1,))
+
+
+@by_hand("set_.source_Tensor")
+def set_tensor(self: Tensor, source: Tensor) -> Tensor:
+    storage = storage_of(source)
+    return set_storage(
+        self, storage, source.storage_offset(), source.shape, source.stride()
+    )
+
+
+@by_hand("set_")
+def set_empty(self: Tensor) -> Tensor:
+    storage = new_storage(0)
+    storage._buffer = Buffer(None, Spec.of((0,), self.dtype))  # type: ignore[attr-defined]
+    return set_storage(self, storage, 0, (0,), (1,))
+
+
+@by_hand("resize_")
+def resize_(self: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
+    shape = tuple(int(s) for s in size)
+    if shape == tuple(self.shape) and memory_format is None:
+        return self
+    wanted = Spec.of(shape, self.dtype)
+    old = buffer_of(self)
+    fresh = new_storage(max(wanted.nbytes, 0))
+    buffer = Buffer(None, wanted)
+    fresh._buffer = buffer  # type: ignore[attr-defined]
+    kept = min(old.spec.numel, wanted.numel)
+    had_value = (old.array is not None or old.segment is not None) and kept
+    if had_value:
+        flat = alias(self, (kept,), (1,), 0).clone()
+    set_storage(self, fresh, 0, shape, contiguous_strides(shape))
+    if had_value:
+        alias(self, (kept,), (1,), 0).copy_(flat)
+    return self
+
+
+@by_hand("is_pinned")
+def is_pinned(self: Tensor, device: Any = None) -> bool:
+    return False
+
+
+@by_hand("_has_compatible_shallow_copy_type")
+def has_compatible_type(self: Tensor, other: Tensor) -> bool:
+    return self.device.type == other.device.type
+
+
+@by_hand("record_stream")
+def record_stream(self: Tensor, stream: Any) -> None:
+    return None
+
+
+@by_hand("equal")
+def equal(self: Tensor, other: Tensor) -> bool:
+    if self.shape != other.shape:
+        return False
+    return bool(torch.eq(self, other).all().item())
+
+
+@by_hand("nonzero")
+def nonzero(self: Tensor) -> Tensor:
+    """The shape of the result depends on the data, so the data is read to find it."""
+    host = to_host(self, "item()")
+    return host.nonzero().to(self.device)
+
+
+@by_hand("masked_select")
+def masked_select(self: Tensor, mask: Tensor) -> Tensor:
+    wide, mask = torch.broadcast_tensors(self, mask)
+    where = nonzero(mask.reshape(-1)).squeeze(1)
+    return wide.reshape(-1).index_select(0, where)
+
+
+@by_hand("_fused_sdp_choice")
+def fused_sdp_choice(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: Any = None, enable_gqa: bool = False,
+) -> int:  # fmt: skip
+    """Take scaled_dot_product_attention as one program where shapes allow."""
+    overrideable, math_path = 3, 0
+    if query.dim() == 4 and key.dim() == 4 and query.is_floating_point():
+        if attn_mask is not None and attn_mask.requires_grad:
+            return math_path
+        return overrideable
+    return math_path
+
+
+def deferred_or_ready(buffer: Buffer) -> bool:
+    """Whether a buffer has a value at all (written at least once)."""
+    return buffer.array is not None or buffer.segment is not None
+
+
+__all__ = ["BY_HAND", "META_KEYS", "EagerMode", "current_segment", "numpy_dtype"]

@@ -1,0 +1,93 @@
+"""A call plan: everything about one op on arguments of one geometry, worked out once.
+
+The key of a plan is the geometry (size, stride, offset, spec) of every tensor argument, every
+static argument with its type, and which arguments share a buffer. The plan says what a program
+must compute and how its results become tensors; modes decide when it runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from tpu_perf.runtime.buffers import Spec
+from tpu_perf.runtime.dtypes import numpy_dtype
+
+_uids = itertools.count()
+
+#: Arrays of the input slots, then numbers, then seed and offset -> fresh outputs, then the new
+#: arrays of the mutated slots.
+Compute = Callable[..., list[jax.Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """A new output tensor: spec of its buffer and its geometry over it."""
+
+    spec: Spec
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    contiguous: bool
+
+
+@dataclass(eq=False, slots=True)
+class CallPlan:
+    """See the module's sentence. `slots` are distinct buffers; `number_kinds` the Python types of
+    the run-time numbers in order; `mutated` the slots whose arrays the program replaces."""
+
+    op: str
+    key_text: str
+    slots: tuple[Spec, ...]
+    number_kinds: tuple[type, ...]
+    random: bool
+    compute: Compute
+    #: Slots whose arrays the program reads; a slot that is wholly overwritten is not among them.
+    reads: tuple[int, ...]
+    fresh: tuple[Fresh, ...]
+    mutated: tuple[int, ...]
+    #: Template of the return value: ("fresh", i), ("argument", i) (i-th tensor argument), a list
+    #: of such, or None.
+    returns: Any
+    uid: int = field(default_factory=lambda: next(_uids))
+    programs: dict[Any, Any] = field(default_factory=dict)  # donation pattern -> Program
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+    def in_avals(self) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shapes and dtypes of all program inputs: slots, numbers, seed and offset."""
+        avals = [(s.shape, numpy_dtype(s.dtype)) for s in (self.slots[i] for i in self.reads)]
+        avals += [((), NUMBER_DTYPES[kind]) for kind in self.number_kinds]
+        if self.random:
+            avals += [((), np.dtype(np.int64)), ((), np.dtype(np.int64))]
+        return avals
+
+
+NUMBER_DTYPES: dict[type, np.dtype[Any]] = {
+    float: np.dtype(np.float64),
+    int: np.dtype(np.int64),
+    bool: np.dtype(np.bool_),
+    complex: np.dtype(np.complex128),
+}
+
+
+def single(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and value[0] in ("fresh", "argument")
+
+
+def assemble(returns: Any, fresh: Sequence[torch.Tensor], tensors: Sequence[Any]) -> Any:
+    """Build the op's return value from its template."""
+    if returns is None:
+        return None
+    if isinstance(returns, list):
+        return [assemble(r, fresh, tensors) for r in returns]
+    if returns[0] == "fresh":
+        return fresh[returns[1]]
+    if returns[0] == "argument":
+        return tensors[returns[1]]
+    return tuple(assemble(r, fresh, tensors) for r in returns[1])

@@ -1,0 +1,101 @@
+"""Ops without a lowering of their own: PyTorch's decompositions, traced and run by the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import torch
+from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from tpu_perf.runtime.binding import Bound
+from tpu_perf.runtime.lowerings.registry import TABLE, Number
+from tpu_perf.runtime.signatures import Signature, functional_form
+
+if TYPE_CHECKING:
+    from tpu_perf.runtime.plan_building import _Layout
+
+_table: dict[Any, Callable[..., Any]] | None = None
+
+
+def usable_decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decompositions, minus those of ops that the table lowers directly."""
+    global _table
+    if _table is None:
+        merged = {**core_aten_decompositions(), **decomposition_table}
+        _table = {op: f for op, f in merged.items() if not is_lowered(op)}
+    return _table
+
+
+def is_lowered(op: Any) -> bool:
+    """Whether the table covers this overload directly."""
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten":
+        return False
+    name = op._name.removeprefix("aten::")
+    return (name if "." in name else f"{name}.default") in TABLE
+
+
+def decomposed_evaluator(
+    signature: Signature, bound: Bound, layout: _Layout, written: tuple[int, ...]
+) -> Callable[..., list[jax.Array]]:
+    """An evaluator that runs the op's decomposition, functionalised.
+
+    Raises NotLowered if PyTorch has no decomposition that ends in ops of the table.
+    """
+    from tpu_perf.runtime.graph import GraphEvaluator, missing_ops
+    from tpu_perf.runtime.plan_building import NotLowered
+
+    functional, _ = functional_form(signature.op)
+    op = _overload(functional) or signature.op
+    drop_out = signature.is_out
+
+    def run(tensors: list[torch.Tensor], numbers: list[Any]) -> list[torch.Tensor]:
+        args, kwargs = layout.fill(tensors, numbers, drop_out)
+        result = op(*args, **kwargs)
+        flat = [r for r in torch.utils._pytree.tree_leaves(result) if r is not None]
+        if op._schema.is_mutable:
+            flat = [r for r in flat if not any(r is t for t in tensors)]
+            flat += [tensors[i] for i in written]
+        return flat
+
+    with FakeTensorMode(allow_non_fake_inputs=True), torch._C._DisableAutocast():
+        fakes = [
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu")
+            for t in bound.tensors
+        ]
+        table = usable_decompositions()
+        if op not in table and not torch._C._dispatch_has_kernel_for_dispatch_key(
+            op._name, "CompositeImplicitAutograd"
+        ):
+            raise NotLowered(f"{signature.display} has neither a lowering nor a decomposition")
+        traced = make_fx(
+            torch.func.functionalize(run, remove="mutations_and_views"),
+            decomposition_table=table,
+        )(fakes, bound.numbers)
+    traced.graph.eliminate_dead_code()
+    missing = missing_ops(traced)
+    if missing:
+        raise NotLowered(f"{signature.display} decomposes to {', '.join(sorted(missing))}, "
+                         "which the device has no lowering for")  # fmt: skip
+    evaluator = GraphEvaluator(traced)
+
+    def evaluate(
+        values: list[jax.Array], numbers: list[Number], seed: Any, offset: Any
+    ) -> list[jax.Array]:
+        return evaluator(list(values), seed, offset)
+
+    return evaluate
+
+
+def _overload(name: str) -> torch._ops.OpOverload | None:
+    base, _, overload = name.partition(".")
+    packet = getattr(torch.ops.aten, base, None)
+    return None if packet is None else getattr(packet, overload, None)
+
+
+def decompositions_for_compile() -> Mapping[Any, Callable[..., Any]]:
+    """What AOTAutograd may take apart before the graph reaches the table."""
+    return usable_decompositions()

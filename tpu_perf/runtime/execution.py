@@ -1,0 +1,77 @@
+"""Run one bound call now: Strict (asynchronous) and Debug (blocking and checked)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import torch
+
+from tpu_perf.runtime.binding import Bound
+from tpu_perf.runtime.buffers import wrap, wrap_strided
+from tpu_perf.runtime.call_plan import CallPlan, assemble
+from tpu_perf.runtime.program_cache import CACHE, Program
+from tpu_perf.runtime.random_numbers import GENERATOR
+
+
+def op_program(plan: CallPlan, donated: tuple[int, ...]) -> Program:
+    """The program of a single op; `donated` are positions among its inputs."""
+    program: Program | None = plan.programs.get(donated)
+    if program is None:
+        program = plan.programs[donated] = CACHE.build(
+            name=plan.op,
+            kind="op",
+            ops=1,
+            key_text=plan.key_text,
+            compute=_as_tuple(plan.compute),
+            in_avals=plan.in_avals(),
+            donated=donated,
+        )
+    return program
+
+
+def _as_tuple(compute: Any) -> Any:
+    def run(*arguments: jax.Array) -> tuple[jax.Array, ...]:
+        return tuple(compute(*arguments))
+
+    return run
+
+
+def run_now(plan: CallPlan, bound: Bound) -> tuple[Any, tuple[jax.Array, ...], Program | None]:
+    """Enqueue the op's program; returns its result, raw output arrays and the program."""
+    buffers = bound.buffers
+    arrays: list[Any] = []
+    for slot in plan.reads:
+        buffer = buffers[slot]
+        array = buffer.array
+        arrays.append(buffer.ready("unknown") if array is None or buffer.segment else array)
+    mutated = plan.mutated
+    donated: tuple[int, ...] = ()
+    if mutated:
+        donated = tuple(
+            [i for i, s in enumerate(plan.reads) if s in mutated and not buffers[s].shared]
+        )
+    program = plan.programs.get(donated) or op_program(plan, donated)
+    if bound.numbers:
+        arrays += bound.numbers
+    if plan.random:
+        arrays += GENERATOR.take()
+    outs = program.run(*arrays)
+    return take_outputs(plan, bound, outs), outs, program
+
+
+def take_outputs(plan: CallPlan, bound: Bound, outs: tuple[jax.Array, ...]) -> Any:
+    """Turn a program's output arrays into the op's result; writes replaced arrays."""
+    fresh: list[torch.Tensor] = []
+    for output, array in zip(plan.fresh, outs, strict=False):
+        if output.contiguous:
+            fresh.append(wrap(array, output.spec))
+        else:
+            fresh.append(wrap_strided(array, output.spec, output.size, output.stride))
+    first = len(fresh)
+    for slot in plan.mutated:
+        buffer = bound.buffers[slot]
+        buffer.segment = None
+        buffer.fill(outs[first])
+        first += 1
+    return assemble(plan.returns, fresh, bound.tensors)

@@ -1,0 +1,142 @@
+"""Evaluate an FX graph of aten ops with the lowering table: the one interpreter of all graphs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from tpu_perf.runtime.lowerings.registry import TABLE, Call, TensorMeta, as_array
+
+Special = Callable[..., Any]
+#: Non-aten targets that graphs contain.
+SPECIAL: dict[Any, Special] = {
+    operator.getitem: operator.getitem,
+    operator.add: operator.add,
+    operator.mul: operator.mul,
+}
+
+
+def table_name(op: Any) -> str | None:
+    """The table's name of a graph target, None if it is not an aten overload."""
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten":
+        return None
+    name = op._name.removeprefix("aten::")
+    return name if "." in name else f"{name}.default"
+
+
+def missing_ops(module: torch.fx.GraphModule) -> set[str]:
+    """Targets of the graph that the table has no lowering for."""
+    missing = set()
+    for node in module.graph.nodes:
+        if node.op != "call_function" or node.target in SPECIAL:
+            continue
+        name = table_name(node.target)
+        if name is None or name not in TABLE:
+            missing.add(name or str(node.target))
+    return missing
+
+
+def random_draws(module: torch.fx.GraphModule) -> int:
+    """How many draws from the generator one run of the graph makes."""
+    return sum(
+        1
+        for node in module.graph.nodes
+        if node.op == "call_function"
+        and (name := table_name(node.target)) in TABLE
+        and TABLE[name].random
+    )
+
+
+class GraphEvaluator:
+    """Calls like a function from input arrays to output arrays (None outputs stay None)."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        self.module = module
+        self.nodes = list(module.graph.nodes)
+
+    def __call__(self, inputs: Sequence[Any], seed: Any = None, offset: Any = None) -> list[Any]:
+        env: dict[torch.fx.Node, Any] = {}
+        feed = iter(inputs)
+        draws = 0
+
+        def value(argument: Any) -> Any:
+            return torch.fx.map_arg(argument, lambda n: env[n])
+
+        for node in self.nodes:
+            if node.op == "placeholder":
+                env[node] = next(feed, None)
+            elif node.op == "get_attr":
+                env[node] = self._attribute(node.target)
+            elif node.op == "output":
+                return [
+                    None if v is None else v
+                    for v in torch.utils._pytree.tree_leaves(
+                        value(node.args[0]), is_leaf=lambda x: x is None
+                    )
+                ]
+            elif node.target in SPECIAL:
+                env[node] = SPECIAL[node.target](*value(node.args))
+            else:
+                lowering = TABLE[table_name(node.target) or ""]
+                here = None
+                if lowering.random:
+                    here, draws = offset + draws, draws + 1
+                call = Call(str(node.target), _metas(node), seed, here, {"node": node})
+                args, kwargs = value(node.args), value(node.kwargs)
+                kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
+                env[node] = _fit(lowering.lower(call, *args, **kwargs), node)
+        raise AssertionError("a graph without an output node")
+
+    def _attribute(self, target: str) -> Any:
+        found: Any = self.module
+        for part in target.split("."):
+            found = getattr(found, part)
+        if isinstance(found, torch.Tensor):
+            from tpu_perf.runtime.transfers import to_host_array
+
+            return jnp.asarray(to_host_array(found))
+        return found
+
+
+def _metas(node: torch.fx.Node) -> tuple[TensorMeta, ...]:
+    value = node.meta.get("val")
+    leaves = torch.utils._pytree.tree_leaves(value)
+    return tuple(
+        TensorMeta(tuple(int(s) for s in v.shape), v.dtype)
+        for v in leaves
+        if isinstance(v, torch.Tensor)
+    )
+
+
+def _fit(result: Any, node: torch.fx.Node) -> Any:
+    """Cast a lowering's results to the dtypes and shapes that torch's fakes have."""
+    from tpu_perf.runtime.plan_building import cast
+
+    value = node.meta.get("val")
+
+    def fit(item: Any, meta: Any) -> Any:
+        if not isinstance(meta, torch.Tensor) or item is None:
+            return item
+        wanted = TensorMeta(tuple(int(s) for s in meta.shape), meta.dtype)
+        array: jax.Array = as_array(item)
+        if array.dtype != wanted.jax_dtype:
+            array = cast(array, wanted.jax_dtype)
+        if array.shape != wanted.shape:
+            array = (
+                array.reshape(wanted.shape)
+                if array.size == meta.numel()
+                else jnp.broadcast_to(array, wanted.shape)
+            )
+        return array
+
+    if isinstance(value, (tuple, list)):
+        items = list(result) if isinstance(result, (tuple, list)) else [result]
+        return [fit(i, m) for i, m in zip(items, value, strict=True)]
+    if isinstance(result, (tuple, list)) and isinstance(value, torch.Tensor):
+        result = result[0]
+    return fit(result, value)

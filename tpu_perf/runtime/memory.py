@@ -1,0 +1,43 @@
+"""Live and peak device bytes, counted exactly from the lifetimes of buffers."""
+
+from __future__ import annotations
+
+import time
+
+from tpu_perf.recorder import active
+
+_clock = time.perf_counter_ns
+
+
+class Memory:
+    """Counters of one device. `allocated` is now, `peak` since the last reset, in bytes."""
+
+    __slots__ = ("allocated", "allocations", "peak", "releases")
+
+    def __init__(self) -> None:
+        self.allocated = 0
+        self.peak = 0
+        self.allocations = 0
+        self.releases = 0
+
+    def allocate(self, nbytes: int) -> None:
+        self.allocated = live = self.allocated + nbytes
+        self.allocations += 1
+        if live > self.peak:
+            self.peak = live
+        recorder = active.recorder
+        if recorder is not None:
+            recorder.memory((_clock(), nbytes, live, recorder.step))
+
+    def release(self, nbytes: int) -> None:
+        self.allocated = live = self.allocated - nbytes
+        self.releases += 1
+        recorder = active.recorder
+        if recorder is not None:
+            recorder.memory((_clock(), -nbytes, live, recorder.step))
+
+    def reset_peak(self) -> None:
+        self.peak = self.allocated
+
+
+MEMORY = Memory()

@@ -1,0 +1,399 @@
+"""The slow path, once per key: torch's meta kernels give shapes and errors, the table the code."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from tpu_perf.runtime.binding import Bound
+from tpu_perf.runtime.buffers import Spec, contiguous_strides, storage_order_shape
+from tpu_perf.runtime.call_plan import CallPlan, Fresh
+from tpu_perf.runtime.dtypes import numpy_dtype
+from tpu_perf.runtime.lowerings.registry import Call, Lowering, Number, TensorMeta, as_array
+from tpu_perf.runtime.signatures import NUMBER, NUMBERS, TENSOR, TENSORS, Signature
+from tpu_perf.runtime.views import ViewPlan, view_plan
+
+
+class NotLowered(NotImplementedError):
+    """The device has no program for this op."""
+
+
+class OutputNeedsResize(Exception):
+    """An out= tensor has another shape than the result."""
+
+    def __init__(self, shapes: list[tuple[int, tuple[int, ...]]]) -> None:
+        super().__init__("out= tensor needs resizing")
+        self.shapes = shapes
+
+
+def build_plan(signature: Signature, bound: Bound) -> CallPlan:
+    """Work out the plan of a call.
+
+    Raises what torch itself raises for wrong arguments (from its meta kernel), and NotLowered
+    where neither the table nor a decomposition covers the op.
+    """
+    metas = _meta_arguments(signature, bound)
+    before = [tuple(m.shape) for m in metas.tensors]
+    result = _run_meta(signature, metas)
+    resized = [
+        (i, tuple(m.shape)) for i, m in enumerate(metas.tensors) if tuple(m.shape) != before[i]
+    ]
+    if resized:
+        raise OutputNeedsResize(resized)
+    written = _written_tensors(signature, bound)
+    returns, fresh_metas = _return_template(result, metas.tensors)
+    views = [
+        view_plan(bound.buffers[slot].spec, t.dtype, tuple(t.shape), tuple(t.stride()),
+                  t.storage_offset())
+        for t, slot in zip(bound.tensors, bound.slot_of, strict=True)
+    ]  # fmt: skip
+    mutated = tuple(dict.fromkeys(bound.slot_of[i] for i in written))
+    evaluate = _evaluator(signature, bound, fresh_metas, written)
+    random = signature.lowering is not None and signature.lowering.random
+    fresh = tuple(_fresh(m) for m in fresh_metas)
+    reads = _read_slots(signature, bound, views, written)
+    compute = _compute(
+        evaluate, views, tuple(bound.slot_of), written, mutated, fresh,
+        tuple(type(n) for n in bound.numbers), random, reads, len(bound.buffers),
+    )  # fmt: skip
+    slots = tuple(b.spec for b in bound.buffers)
+    return CallPlan(
+        op=signature.display,
+        key_text=f"{signature.display}({', '.join(_key_text(k) for k in bound.key)})",
+        slots=slots,
+        number_kinds=tuple(type(n) for n in bound.numbers),
+        random=random,
+        compute=compute,
+        reads=reads,
+        fresh=fresh,
+        mutated=mutated,
+        returns=returns,
+        bytes_in=sum(slots[i].nbytes for i in reads),
+        bytes_out=sum(f.spec.nbytes for f in fresh) + sum(slots[i].nbytes for i in mutated),
+    )
+
+
+#: In-place ops whose result does not depend on what was there before.
+OVERWRITES = {
+    "fill.Scalar", "fill.Tensor", "zero.default", "copy.default", "uniform.default",
+    "normal_functional.default", "normal.default", "bernoulli.p", "bernoulli.Tensor",
+    "random.default", "random.from", "random.to", "exponential.default", "cauchy.default",
+    "geometric.default", "log_normal.default",
+}  # fmt: skip
+
+
+def _read_slots(
+    signature: Signature, bound: Bound, views: list[ViewPlan], written: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Slots whose old arrays the program needs. Memory that is wholly overwritten is not read, so
+    that filling a fresh tensor allocates nothing but the result."""
+    overwrites = signature.functional in OVERWRITES or signature.is_out
+    needed: dict[int, None] = {}
+    for position, slot in enumerate(bound.slot_of):
+        whole = position in written and overwrites and views[position].identity
+        if not whole:
+            needed[slot] = None
+    return tuple(slot for slot in range(len(bound.buffers)) if slot in needed)
+
+
+def _key_text(part: Any) -> str:
+    return repr(tuple(part)) if isinstance(part, torch.Size) else repr(part)
+
+
+class _Metas:
+    __slots__ = ("args", "kwargs", "tensors")
+
+    def __init__(self) -> None:
+        self.args: list[Any] = []
+        self.kwargs: dict[str, Any] = {}
+        self.tensors: list[torch.Tensor] = []
+
+
+def _meta_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.device.type != "tpu":
+        return torch.empty((), dtype=tensor.dtype)  # a 0-dim CPU tensor promotes as one
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
+    )
+
+
+def _meta_arguments(signature: Signature, bound: Bound) -> _Metas:
+    metas = _Metas()
+    seen: dict[int, torch.Tensor] = {}
+
+    def meta(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        made = seen.get(id(value))
+        if made is None:
+            made = seen[id(value)] = _meta_tensor(value)
+        metas.tensors.append(made)
+        return made
+
+    for argument, value in zip(signature.arguments, bound.values, strict=True):
+        if argument.kind == TENSOR:
+            value = meta(value)
+        elif argument.kind == TENSORS and value is not None:
+            value = [meta(v) for v in value]
+        elif argument.name == "device" and value is not None:
+            value = torch.device("meta")
+        elif argument.name in ("generator", "pin_memory"):
+            continue
+        if argument.keyword_only:
+            metas.kwargs[argument.name] = value
+        else:
+            metas.args.append(value)
+    if any(a.name == "device" for a in signature.arguments):
+        metas.kwargs["device"] = torch.device("meta")
+    return metas
+
+
+def _run_meta(signature: Signature, metas: _Metas) -> Any:
+    try:
+        with torch._C._DisableAutocast(), torch.no_grad():
+            return signature.op(*metas.args, **metas.kwargs)
+    except NotImplementedError as error:
+        raise NotLowered(f"{signature.display} has no meta kernel: {error}") from None
+
+
+def _written_tensors(signature: Signature, bound: Bound) -> tuple[int, ...]:
+    """Indices (among tensor arguments) of those the op writes, in schema order."""
+    written: list[int] = []
+    position = 0
+    for argument, value in zip(signature.arguments, bound.values, strict=True):
+        if argument.kind == TENSOR:
+            items: Sequence[Any] = [value]
+        elif argument.kind == TENSORS and value is not None:
+            items = value
+        else:
+            continue
+        for item in items:
+            if isinstance(item, torch.Tensor):
+                if argument.written:
+                    written.append(position)
+                position += 1
+    return tuple(written)
+
+
+def _return_template(
+    result: Any, arguments: list[torch.Tensor]
+) -> tuple[Any, list[torch.Tensor]]:
+    fresh: list[torch.Tensor] = []
+    by_id = {id(a): i for i, a in enumerate(arguments)}
+
+    def template(value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, torch.Tensor):
+            if id(value) in by_id:
+                return ("argument", by_id[id(value)])
+            fresh.append(value)
+            return ("fresh", len(fresh) - 1)
+        if isinstance(value, list):
+            return [template(v) for v in value]
+        if isinstance(value, tuple):
+            return ("tuple", [template(v) for v in value])
+        raise NotLowered(f"an op returned a {type(value).__name__}")
+
+    return template(result), fresh
+
+
+def _fresh(meta: torch.Tensor) -> Fresh:
+    size, stride = tuple(meta.shape), tuple(meta.stride())
+    if meta.is_contiguous():
+        return Fresh(Spec.of(size, meta.dtype), size, contiguous_strides(size), True)
+    shape = storage_order_shape(size, stride)
+    spec = Spec.of(shape, meta.dtype)
+    if spec.numel != meta.numel():  # not dense: give it a dense layout of its own
+        return Fresh(Spec.of(size, meta.dtype), size, contiguous_strides(size), True)
+    return Fresh(spec, size, stride, False)
+
+
+Evaluate = Callable[[list[jax.Array], list[Number], Any, Any], list[jax.Array]]
+
+
+def _evaluator(
+    signature: Signature, bound: Bound, fresh: list[torch.Tensor], written: tuple[int, ...]
+) -> Evaluate:
+    """A function from the values of the tensor arguments to those of the outputs: the fresh ones,
+    then the new values of the written arguments."""
+    lowering = signature.lowering
+    layout = _Layout(signature, bound)
+    written_metas = tuple(
+        TensorMeta(tuple(bound.tensors[i].shape), bound.tensors[i].dtype) for i in written
+    )
+    outs = tuple(TensorMeta(tuple(m.shape), m.dtype) for m in fresh)
+    if lowering is None:
+        from tpu_perf.runtime.decompositions import decomposed_evaluator
+
+        return decomposed_evaluator(signature, bound, layout, written)
+    own_mutation = bool(lowering.mutates)
+    metas = outs + written_metas if own_mutation or not signature.mutable else written_metas
+    if signature.foreach:
+        return functools.partial(_evaluate_foreach, lowering, layout, signature, metas)
+    drop_out = signature.is_out
+
+    def evaluate(
+        values: list[jax.Array], numbers: list[Number], seed: Any, offset: Any
+    ) -> list[jax.Array]:
+        args, kwargs = layout.fill(values, numbers, drop_out)
+        call = Call(signature.display, metas, seed, offset)
+        return flatten_results(lowering.lower(call, *args, **kwargs))
+
+    return evaluate
+
+
+def flatten_results(result: Any) -> list[jax.Array]:
+    if isinstance(result, (tuple, list)):
+        return [r for item in result if item is not None for r in flatten_results(item)]
+    return [jnp.asarray(result)]
+
+
+def _evaluate_foreach(
+    lowering: Lowering,
+    layout: _Layout,
+    signature: Signature,
+    metas: tuple[TensorMeta, ...],
+    values: list[jax.Array],
+    numbers: list[Number],
+    seed: Any,
+    offset: Any,
+) -> list[jax.Array]:
+    args, kwargs = layout.fill(values, numbers, signature.is_out)
+    lists = [a for a in args if isinstance(a, list)]
+    count = len(lists[0])
+    results = []
+    for i in range(count):
+        item = [a[i] if isinstance(a, list) else a for a in args]
+        named = {k: v[i] if isinstance(v, list) else v for k, v in kwargs.items()}
+        call = Call(signature.display, (metas[i],), seed, offset)
+        results.append(flatten_results(lowering.lower(call, *item, **named))[0])
+    return results
+
+
+class _Layout:
+    """Where in the op's arguments tensors and run-time numbers go."""
+
+    def __init__(self, signature: Signature, bound: Bound) -> None:
+        self.items: list[tuple[str, bool, bool, Any]] = []
+        for argument, value in zip(signature.arguments, bound.values, strict=True):
+            written_out = signature.is_out and argument.written
+            if argument.kind == TENSOR:
+                entry: Any = _mark(value)
+            elif argument.kind == TENSORS and value is not None:
+                entry = [_mark(v) for v in value]
+            elif argument.kind == NUMBER and not _is_static(value, argument.default):
+                entry = _NUMBER_MARK
+            elif argument.kind == NUMBERS:
+                entry = [_NUMBER_MARK] * len(value)
+            elif argument.name == "generator":
+                entry = None
+            else:
+                entry = value
+            self.items.append((argument.name, argument.keyword_only, written_out, entry))
+
+    def fill(
+        self, values: Sequence[Any], numbers: Sequence[Any], drop_out: bool = False
+    ) -> tuple[list[Any], dict[str, Any]]:
+        tensors, scalars = iter(values), iter(numbers)
+
+        def put(entry: Any) -> Any:
+            if entry is _TENSOR_MARK:
+                return next(tensors)
+            if entry is _NUMBER_MARK:
+                return next(scalars)
+            if isinstance(entry, list):
+                return [put(e) for e in entry]
+            return entry
+
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for name, keyword, written_out, entry in self.items:
+            value = put(entry)
+            if (drop_out and written_out) or name == "generator":
+                continue
+            if keyword:
+                kwargs[name] = value
+            else:
+                args.append(value)
+        return args, kwargs
+
+
+_TENSOR_MARK = object()
+_NUMBER_MARK = object()
+
+
+def _mark(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _TENSOR_MARK
+    return None if value is None else _NUMBER_MARK
+
+
+def _is_static(value: Any, default: Any) -> bool:
+    return value is None or (value == default and type(value) is type(default))
+
+
+def _compute(
+    evaluate: Evaluate,
+    views: list[ViewPlan],
+    slot_of: tuple[int, ...],
+    written: tuple[int, ...],
+    mutated: tuple[int, ...],
+    fresh: tuple[Fresh, ...],
+    kinds: tuple[type, ...],
+    random: bool,
+    reads: tuple[int, ...],
+    slot_count: int,
+) -> Callable[..., list[jax.Array]]:
+    read_count = len(reads)
+    numbers_end = read_count + len(kinds)
+
+    def compute(*inputs: jax.Array) -> list[jax.Array]:
+        bases: list[Any] = [None] * slot_count
+        for slot, array in zip(reads, inputs[:read_count], strict=True):
+            bases[slot] = array
+        numbers = [
+            Number(v, k) for v, k in zip(inputs[read_count:numbers_end], kinds, strict=True)
+        ]
+        seed, offset = inputs[numbers_end:] if random else (None, None)
+        values = [
+            jnp.zeros(v.size, numpy_dtype(v.dtype)) if bases[slot] is None else v.read(bases[slot])
+            for v, slot in zip(views, slot_of, strict=True)
+        ]
+        results = evaluate(values, numbers, seed, offset)
+        made = [store_order(r, f) for r, f in zip(results, fresh, strict=False)]
+        for i, result in zip(written, results[len(fresh) :], strict=True):
+            view = views[i]
+            value = as_array(result, numpy_dtype(view.dtype))
+            value = jnp.broadcast_to(value, view.size)
+            bases[slot_of[i]] = view.write(bases[slot_of[i]], value)
+        return made + [bases[slot] for slot in mutated]
+
+    return compute
+
+
+def store_order(result: jax.Array, fresh: Fresh) -> jax.Array:
+    """A logical result as the array of its buffer: right dtype, axes in storage order."""
+    dtype = numpy_dtype(fresh.spec.dtype)
+    value = result if result.dtype == dtype else cast(result, dtype)
+    if value.shape != fresh.size:
+        value = jnp.broadcast_to(value, fresh.size) if value.size != fresh.spec.numel else (
+            value.reshape(fresh.size))  # fmt: skip
+    if fresh.contiguous:
+        return value
+    order = sorted(range(len(fresh.size)), key=lambda i: (-fresh.stride[i], -fresh.size[i]))
+    return value.transpose(order)
+
+
+def cast(value: jax.Array, dtype: Any) -> jax.Array:
+    """astype as torch casts: complex to real drops the imaginary part, float to bool is != 0."""
+    if jnp.issubdtype(value.dtype, jnp.complexfloating) and not jnp.issubdtype(
+        dtype, jnp.complexfloating
+    ):
+        value = value.real if dtype != jnp.bool_ else value != 0
+    return value.astype(dtype)

@@ -1,0 +1,251 @@
+"""Compiled programs: built once, kept in memory, and in a directory that survives the process."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from tpu_perf.record.events import Tier
+from tpu_perf.recorder import active
+from tpu_perf.runtime import jax_private
+from tpu_perf.runtime.cache_directory import CacheDirectory, CacheEntry
+
+Aval = tuple[tuple[int, ...], "np.dtype[Any]"]
+_clock = time.perf_counter_ns
+
+
+@dataclass(eq=False, slots=True)
+class Program:
+    """One XLA program: the unit that is compiled, cached, executed and recorded."""
+
+    index: int
+    key: str
+    name: str
+    kind: str  # op | segment | graph | step | transfer
+    ops: int
+    bytes_in: int
+    bytes_out: int
+    donated_bytes: int
+    executable: jax_private.Executable
+    stablehlo: bytes
+    tier: Tier
+    compile_ns: int
+    created_s: float = field(default_factory=time.time)
+    executions: int = 0
+    last_read_s: float = 0.0
+    call: Callable[..., tuple[jax.Array, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.call = self.executable.call
+
+    def run(self, *args: Any) -> tuple[jax.Array, ...]:
+        """Enqueue the program; returns its outputs without waiting for them."""
+        self.executions = first = self.executions + 1
+        recorder = active.recorder
+        if recorder is None:
+            return self.call(*args)
+        start = _clock()
+        outs = self.call(*args)
+        tier = self.tier if first == 1 else Tier.MEMORY
+        recorder.execute((start, _clock(), self.index, tier, recorder.step))
+        return outs
+
+
+class ProgramCache:
+    """Memory tier and directory tier. `directory` None switches the latter off."""
+
+    def __init__(self) -> None:
+        self.programs: list[Program] = []
+        self.by_key: dict[str, Program] = {}
+        self.directory: CacheDirectory | None = None
+        self.compiler_options: dict[str, Any] = {}
+        self.cache_only = False
+        self.allowed = True
+        self.compiled = 0
+        self.loaded = 0
+        self._last_of: dict[str, str] = {}
+        self._fingerprint: tuple[str, ...] | None = None
+        self._lock = threading.RLock()
+        self._indices = itertools.count()
+
+    def use_directory(self, path: str | os.PathLike[str] | None) -> None:
+        """Switch the directory tier on (creating the directory) or, with None, off."""
+        self.directory = None if path is None else CacheDirectory(Path(path))
+
+    @property
+    def misses(self) -> int:
+        """Look-ups that the memory tier could not answer."""
+        return self.compiled + self.loaded
+
+    def fingerprint(self) -> tuple[str, ...]:
+        if self._fingerprint is None:
+            import torch
+
+            self._fingerprint = (
+                *jax_private.platform_fingerprint(),
+                f"torch={torch.__version__}",
+                f"lowerings={_source_digest()}",
+            )
+        return self._fingerprint
+
+    def build(
+        self,
+        *,
+        name: str,
+        kind: str,
+        ops: int,
+        key_text: str,
+        compute: Callable[..., Any],
+        in_avals: Sequence[Aval],
+        donated: Sequence[int] = (),
+    ) -> Program:
+        """The program for this key: from memory, from the directory, or compiled now."""
+        options = json.dumps(self.compiler_options, sort_keys=True, default=str)
+        identity = f"{key_text}|donated={tuple(donated)}|options={options}"
+        key = hashlib.sha256("\n".join((*self.fingerprint(), identity)).encode()).hexdigest()
+        with self._lock:
+            known = self.by_key.get(key)
+            if known is not None:
+                return known
+            program = self._make(key, name, kind, ops, identity, compute, in_avals, donated)
+            self.by_key[key] = program
+            self.programs.append(program)
+            return program
+
+    def _make(
+        self, key: str, name: str, kind: str, ops: int, identity: str,
+        compute: Callable[..., Any], in_avals: Sequence[Aval], donated: Sequence[int],
+    ) -> Program:  # fmt: skip
+        start = _clock()
+        entry = None if self.directory is None else self.directory.read(key)
+        executable = None
+        trace_ns = 0
+        tier = Tier.COMPILED
+        if entry is not None:
+            try:
+                executable = jax_private.load(entry.executable, len(in_avals), entry.out_avals)
+                tier = Tier.DIRECTORY
+                self.loaded += 1
+            except Exception as error:  # PJRT raises many types on a foreign entry
+                assert self.directory is not None
+                self.directory.set_aside(key, f"PJRT refused it: {error}")
+                entry = None
+        if executable is None:
+            if self.cache_only:
+                raise RuntimeError(f"program {name} is not in the cache, and only cached programs "
+                                   "are allowed (_set_cache_only)")  # fmt: skip
+            lowered = jax_private.lower(compute, in_avals, donated, _xla_name(name))
+            trace_ns = _clock() - start
+            executable = lowered.compile(self.compiler_options)
+            entry = CacheEntry(name, identity, lowered.bytecode(), lowered.out_avals, b"")
+            self.compiled += 1
+        assert entry is not None
+        end = _clock()
+        index = next(self._indices)
+        self._record(start, end, trace_ns, index, tier, name, identity)
+        if tier is Tier.COMPILED and self.directory is not None:
+            self.directory.write(key, entry.with_executable(executable.serialize()))
+        in_bytes = [_nbytes(a) for a in in_avals]
+        return Program(
+            index=index, key=key, name=name, kind=kind, ops=ops,
+            bytes_in=sum(in_bytes), bytes_out=sum(_nbytes(a) for a in entry.out_avals),
+            donated_bytes=sum(in_bytes[i] for i in donated), executable=executable,
+            stablehlo=entry.stablehlo, tier=tier, compile_ns=end - start,
+        )  # fmt: skip
+
+    def _record(
+        self, start: int, end: int, trace_ns: int, index: int, tier: Tier, name: str, identity: str
+    ) -> None:
+        recorder = active.recorder
+        before = self._last_of.get(name)
+        self._last_of[name] = identity
+        if recorder is not None:
+            differed = "first use" if before is None else _first_difference(before, identity)
+            recorder.compile((start, end, index, int(tier), trace_ns, end - start - trace_ns,
+                              differed, user_line() or "", recorder.step))  # fmt: skip
+
+    def clear(self) -> None:
+        """Forget the memory tier; the next look-ups go to the directory or the compiler."""
+        self.by_key.clear()
+
+
+def _nbytes(aval: Aval) -> int:
+    count = 1
+    for n in aval[0]:
+        count *= n
+    return count * aval[1].itemsize
+
+
+def _xla_name(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name)[:80]
+
+
+def _first_difference(before: str, after: str) -> str:
+    """The first place where two keys of one program name differ, a few words of each."""
+    limit = min(len(before), len(after))
+    at = next((i for i in range(limit) if before[i] != after[i]), limit)
+    at = max(before.rfind(",", 0, at), before.rfind("(", 0, at), 0)
+    return f"...{before[at : at + 48]} -> {after[at : at + 48]}..."
+
+
+def _source_digest() -> str:
+    """A digest of the code that turns ops into programs: a change of it makes old entries miss."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+#: Frames of these packages are not the user's.
+_LIBRARY_PARTS = ("site-packages", "dist-packages", "/lib/python", "<")
+_OWN = str(Path(__file__).parent.parent)
+
+
+def user_line() -> str | None:
+    """`file:line` of the nearest frame that belongs to neither a library nor this package, None
+    if there is none."""
+    frame = sys._getframe(1)
+    nearest_library = None
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((_OWN, "<")):
+            if not any(part in name for part in _LIBRARY_PARTS):
+                return f"{name}:{frame.f_lineno}"
+            if nearest_library is None and "/torch/" not in name and "site-packages" in name:
+                nearest_library = f"{name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return nearest_library
+
+
+def statistics(cache: ProgramCache) -> Mapping[str, Any]:
+    """TorchTPU's `_get_cache_stats` document."""
+    return {
+        "num_cache_reqs": sum(p.executions for p in cache.programs),
+        "num_cache_hits": sum(p.executions for p in cache.programs) - cache.misses,
+        "per_entry_stats": {
+            p.key: {
+                "name": p.name,
+                "compilation_duration": p.compile_ns / 1e9,
+                "last_read": p.last_read_s or p.created_s,
+                "read_count": p.executions,
+            }
+            for p in cache.programs
+        },
+    }
+
+
+CACHE = ProgramCache()

@@ -1,0 +1,322 @@
+"""DeferAndFuse: ops become a segment, a segment is cut and run as one program.
+
+Segments are one per thread. A value that another thread needs makes that thread run the owner's
+segment first, under the segment's lock.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from tpu_perf.recorder import active
+from tpu_perf.runtime.buffers import Buffer, wrap, wrap_strided
+from tpu_perf.runtime.call_plan import CallPlan, assemble
+from tpu_perf.runtime.program_cache import CACHE, Program
+from tpu_perf.runtime.random_numbers import GENERATOR
+from tpu_perf.runtime.repeats import Repeats
+
+_clock = time.perf_counter_ns
+
+#: References to a buffer that nobody outside the segment holds: the local variable and
+#: getrefcount's own argument.
+_UNOWNED = 2
+
+#: References to an input array that only its buffer and this segment hold: the inputs list, the
+#: replaced table, the buffer, the loop variable and getrefcount's own argument.
+_SOLE_HOLDERS = 5
+
+Node = tuple[CallPlan, tuple[int, ...], tuple[int, ...]]  # plan, inputs, outputs (value ids)
+
+
+class Segment:
+    """The ops a thread has recorded and not yet run."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.repeats = Repeats()
+        self.cuts_on_repeats = True
+        self._reset()
+
+    def _reset(self) -> None:
+        self.nodes: list[Node] = []
+        self.inputs: list[jax.Array] = []
+        self.input_values: list[int] = []
+        self.owners: list[Buffer] = []
+        self.replaced: dict[int, jax.Array] = {}
+        self.numbers: list[tuple[Any, ...]] = []
+        self.draws: list[int] = []
+        self._value_of: dict[int, int] = {}
+        self._count = 0
+
+    def record(self, plan: CallPlan, bound: Any) -> Any:
+        """Append one op; returns its (still pending) result."""
+        with self.lock:
+            buffers = bound.buffers
+            ids = tuple([self._read(buffers[slot]) for slot in plan.reads])
+            count = self._count
+            fresh = []
+            owners = self.owners
+            for output in plan.fresh:
+                tensor, buffer = new_pending(output)
+                buffer.segment = self
+                buffer.value = count
+                count += 1
+                owners.append(buffer)
+                fresh.append(tensor)
+            for slot in plan.mutated:
+                buffer = buffers[slot]
+                if buffer.segment is None and buffer.array is not None:
+                    self._replace(buffer)
+                buffer.segment = self
+                buffer.value = count
+                count += 1
+                owners.append(buffer)
+            self.nodes.append((plan, ids, tuple(range(self._count, count))))
+            self._count = count
+            if bound.numbers:
+                self.numbers.append(tuple(bound.numbers))
+            if plan.random:
+                self.draws.append(GENERATOR.take()[1])
+            if self.cuts_on_repeats and self.repeats.see(plan.uid):
+                self.flush("repeated_op_heuristic")
+            if len(fresh) == 1 and plan.returns == ("fresh", 0):
+                return fresh[0]
+            return assemble(plan.returns, fresh, bound.tensors)
+
+    def _replace(self, buffer: Buffer) -> None:
+        array = buffer.array
+        if array is not None and not buffer.shared:
+            self.replaced[id(array)] = array
+
+    def _read(self, buffer: Buffer) -> int:
+        if buffer.segment is self:
+            return buffer.value
+        array = buffer.array
+        if buffer.segment is not None or array is None:
+            array = buffer.ready("unknown")
+        value = self._value_of.get(id(array))
+        if value is None:
+            value = self._value_of[id(array)] = self._count
+            self._count += 1
+            self.inputs.append(array)  # keeps id(array) from being reused
+            self.input_values.append(value)
+        return value
+
+    def flush(self, reason: str) -> None:
+        """Run what was recorded; results that nobody can see any more are not produced."""
+        with self.lock:
+            if not self.nodes:
+                return
+            recorder = active.recorder
+            start = _clock() if recorder is not None else 0
+            work = self.take_work()
+            program, arguments = work.program()
+            outs = program.run(*arguments)
+            for buffer, array in zip(work.live, outs, strict=True):
+                buffer.segment = None
+                buffer.value = -1
+                buffer.fill(array)
+            if recorder is not None:
+                recorder.flush((start, _clock(), reason, len(work.nodes), program.index,
+                                recorder.step))  # fmt: skip
+
+    def take_work(self) -> Work:
+        """Detach everything recorded as a unit of work, leaving the segment empty."""
+        owners, self.owners = self.owners, []
+        owners.reverse()  # the last write to a buffer is the value it has now
+        latest = list({id(buffer): buffer for buffer in owners}.values())
+        owners.clear()
+        kept: list[Buffer] = []
+        while latest:
+            buffer = latest.pop()
+            if sys.getrefcount(buffer) > _UNOWNED:
+                kept.append(buffer)
+            else:
+                buffer.segment = None
+        kept_values = [buffer.value for buffer in kept]
+        donated = [
+            i
+            for i, array in enumerate(self.inputs)
+            if self.replaced.get(id(array)) is array and sys.getrefcount(array) <= _SOLE_HOLDERS
+        ]
+        work = Work(self.nodes, self.inputs, self.input_values, self.numbers, self.draws,
+                    kept, tuple(kept_values), tuple(donated))  # fmt: skip
+        self._reset()
+        return work
+
+
+def new_pending(output: Any) -> tuple[Any, Buffer]:
+    """A tensor whose value is still to be computed, and its buffer."""
+    if output.contiguous:
+        tensor = wrap(None, output.spec)
+    else:
+        tensor = wrap_strided(None, output.spec, output.size, output.stride)
+    return tensor, tensor.untyped_storage()._buffer  # type: ignore[attr-defined]
+
+
+class Work:
+    """A detached segment: nodes, their inputs, and which values are wanted."""
+
+    __slots__ = (
+        "donated", "draws", "input_values", "inputs", "live", "live_values", "nodes", "numbers",
+    )  # fmt: skip
+
+    def __init__(
+        self, nodes: list[Node], inputs: list[jax.Array], input_values: list[int],
+        numbers: list[tuple[Any, ...]], draws: list[int], live: list[Buffer],
+        live_values: tuple[int, ...], donated: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        self.nodes = nodes
+        self.inputs = inputs
+        self.input_values = input_values
+        self.numbers = numbers
+        self.draws = draws
+        self.live = live
+        self.live_values = live_values
+        self.donated = donated
+
+    def key(self) -> tuple[Any, ...]:
+        """What decides the program: the ops, how they are wired, and what is wanted."""
+        return (
+            tuple([(plan.uid, ids, outs) for plan, ids, outs in self.nodes]),
+            tuple(self.input_values),
+            self.live_values,
+            self.donated,
+        )
+
+    def program(self) -> tuple[Program, list[Any]]:
+        """The program (compiled if it is new) and its arguments."""
+        key = self.key()
+        program = _programs.get(key)
+        if program is None:
+            program = _programs[key] = self.build("segment")
+        return program, [*self.inputs, *self.packed()]
+
+    def packed(self) -> list[Any]:
+        """Run-time numbers and draw offsets as one array a kind: a scalar argument each would
+        cost microseconds apiece."""
+        return pack(self.numbers, self.draws)
+
+    def build(self, kind: str, name: str | None = None) -> Program:
+        compute = replay(self.nodes, self.input_values, self.live_values, bool(self.draws))
+        avals = [(tuple(a.shape), np.dtype(a.dtype)) for a in self.inputs]
+        avals += [(p.shape, p.dtype) for p in self.packed()]
+        first = self.nodes[0][0].op.removeprefix("aten::")
+        return CACHE.build(
+            name=name or f"{kind}_{first}_{len(self.nodes)}",
+            kind=kind,
+            ops=len(self.nodes),
+            key_text=self.key_text(),
+            compute=compute,
+            in_avals=avals,
+            donated=self.donated,
+        )
+
+    def key_text(self) -> str:
+        lines = [
+            f"{plan.key_text} {ids}->{outs}" for plan, ids, outs in self.nodes
+        ]
+        avals = [f"{a.shape}{a.dtype}" for a in self.inputs]
+        return "\n".join([*lines, f"inputs {self.input_values} {avals}",
+                          f"live {self.live_values}"])  # fmt: skip
+
+
+_programs: dict[Any, Program] = {}
+
+_KIND_ARRAYS: tuple[tuple[type, Any], ...] = (
+    (float, np.float64), (int, np.int64), (bool, np.bool_), (complex, np.complex128),
+)  # fmt: skip
+
+
+def pack(numbers: list[tuple[Any, ...]], draws: list[int]) -> list[np.ndarray[Any, Any]]:
+    """Numbers by kind, then (seed, offsets...) if anything draws."""
+    flat = [n for group in numbers for n in group]
+    packed = []
+    for kind, dtype in _KIND_ARRAYS:
+        chosen = [n for n in flat if type(n) is kind]
+        if chosen:
+            packed.append(np.array(chosen, dtype))
+    if draws:
+        seed = GENERATOR.seed
+        packed.append(np.array([seed - (1 << 64) if seed >= 1 << 63 else seed, *draws], np.int64))
+    return packed
+
+
+def replay(
+    nodes: list[Node], input_values: list[int], wanted: tuple[int, ...], draws: bool
+) -> Callable[..., Any]:
+    """A function that runs the nodes on arrays: what XLA sees of a segment."""
+    steps = [(plan.compute, plan.number_kinds, plan.random, ids, outs)
+             for plan, ids, outs in nodes]  # fmt: skip
+    kinds = {k for _, number_kinds, *_ in steps for k in number_kinds}
+
+    def run(*arguments: jax.Array) -> tuple[jax.Array, ...]:
+        env = dict(zip(input_values, arguments, strict=False))
+        rest = list(arguments[len(input_values) :])
+        feeds = {}
+        for kind, _ in _KIND_ARRAYS:
+            if kind in kinds:
+                feeds[kind] = _unpack(rest.pop(0))
+        random = _unpack(rest.pop(0)) if draws else None
+        seed = next(random) if random is not None else None
+        for compute, number_kinds, is_random, ids, outs in steps:
+            inputs = [env[i] for i in ids]
+            inputs += [next(feeds[k]) for k in number_kinds]
+            if is_random and random is not None:
+                inputs += [seed, next(random)]
+            for out, value in zip(outs, compute(*inputs), strict=True):
+                env[out] = value
+        return tuple(env[v] for v in wanted)
+
+    return run
+
+
+def _unpack(array: jax.Array) -> Any:
+    return (array[i] for i in range(array.shape[0]))
+
+
+class _Threads(threading.local):
+    segment: Segment | None = None
+
+
+_threads = _Threads()
+_all: weakref.WeakSet[Segment] = weakref.WeakSet()
+
+
+def current_segment() -> Segment:
+    """This thread's segment (the capture's own while a whole step is captured)."""
+    segment = _threads.segment
+    if segment is None:
+        segment = Segment()
+        _threads.segment = segment
+        _all.add(segment)
+    return segment
+
+
+def set_current_segment(segment: Segment | None) -> Segment | None:
+    """Replace this thread's segment; returns the one before."""
+    before = _threads.segment
+    _threads.segment = segment
+    if segment is not None:
+        _all.add(segment)
+    return before
+
+
+def flush_current(reason: str) -> None:
+    segment = _threads.segment
+    if segment is not None:
+        segment.flush(reason)
+
+
+def flush_all(reason: str) -> None:
+    """Run every thread's segment."""
+    for segment in list(_all):
+        segment.flush(reason)

@@ -1,0 +1,116 @@
+"""All private PyTorch API that the device needs, in one place (tested with torch 2.13.0).
+
+An upgrade of torch is a change of this file. Names used: `torch._C._acc` (Python backends for
+PrivateUse1), `_setup_privateuseone_for_python_backend`, redispatch to the Meta and CPU keys,
+attributes on UntypedStorage (kept alive with the storage by PyObject preservation).
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch.utils import backend_registration
+
+from tpu_perf.errors import EnvironmentProblem
+
+DEVICE_TYPE = "tpu"
+META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
+CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+create_empty_tensor = torch._C._acc.create_empty_tensor  # type: ignore[attr-defined]
+storage_of = torch.Tensor.untyped_storage
+
+# The Meta kernel of as_strided makes an alias without checking bounds against the storage's
+# byte count, which is 0 for tensors made by `create_empty_tensor`. Bounds are checked by us.
+_as_strided_alias = torch.ops.aten.as_strided.default.redispatch
+_view_dtype_alias = torch.ops.aten.view.dtype.redispatch
+_set_storage = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
+
+#: Storages made for user-visible allocations get addresses that no two live tensors share.
+_next_address = 1 << 40
+
+
+def alias(
+    tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int
+) -> torch.Tensor:
+    """A tensor over the same storage with the given geometry (elements), unchecked."""
+    return cast(torch.Tensor, _as_strided_alias(META_KEYS, tensor, size, stride, storage_offset))
+
+
+def new_storage(nbytes: int) -> torch.UntypedStorage:
+    """A storage on the device with a size and an address of its own, but no memory behind it."""
+    global _next_address
+    address = _next_address
+    _next_address += max(64, (nbytes + 63) // 64 * 64)
+    return cast(
+        torch.UntypedStorage,
+        torch._C._construct_storage_from_data_pointer(  # type: ignore[attr-defined]
+            address, torch.device(DEVICE_TYPE, 0), nbytes
+        ),
+    )
+
+
+def set_storage(
+    tensor: torch.Tensor, storage: torch.UntypedStorage, offset: int, size: Any, stride: Any
+) -> torch.Tensor:
+    """Point `tensor` at `storage` with the given geometry, in place."""
+    return cast(torch.Tensor, _set_storage(CPU_KEYS, tensor, storage, offset, size, stride))
+
+
+def tensor_over(
+    storage: torch.UntypedStorage, dtype: torch.dtype, size: Any, stride: Any, offset: int = 0
+) -> torch.Tensor:
+    """A new tensor over a storage of ours."""
+    return set_storage(create_empty_tensor((0,), dtype), storage, offset, size, stride)
+
+
+class _Hook(torch._C._acc.PrivateUse1Hooks):  # type: ignore[name-defined, misc]
+    def is_available(self) -> bool:
+        return True
+
+    def has_primary_context(self, dev_id: int) -> bool:
+        return True
+
+    def is_built(self) -> bool:
+        return True
+
+
+class _Guard(torch._C._acc.DeviceGuard):  # type: ignore[name-defined, misc]
+    def type_(self) -> Any:
+        return torch._C._autograd.DeviceType.PrivateUse1
+
+
+def check_privateuse1_is_free() -> None:
+    """Raise if another backend holds PrivateUse1: torch has room for one per process."""
+    name = torch._C._get_privateuse1_backend_name()
+    if name == "privateuseone":
+        return
+    if name == DEVICE_TYPE and getattr(torch, "tpu", None) is None:
+        return
+    owner = getattr(getattr(torch, name, None), "__name__", name)
+    raise EnvironmentProblem(
+        f"another PyTorch backend is already loaded as device {name!r} (module {owner}), and "
+        "PyTorch has room for one such backend in a process",
+        hint="keep it out of this process: start Python with TORCH_DEVICE_BACKEND_AUTOLOAD=0, "
+        "and do not import its package (torch_tpu, for example) before tpu_perf.runtime",
+    )
+
+
+def register_backend(module: Any) -> None:
+    """Make PrivateUse1 the device "tpu" with `module` as torch.tpu."""
+    check_privateuse1_is_free()
+    backend_registration._setup_privateuseone_for_python_backend(  # type: ignore[attr-defined]
+        DEVICE_TYPE, backend_module=module, hook=_Hook(), device_guard=_Guard()
+    )
+
+
+def run_backward_on_calling_thread() -> None:
+    """Let this thread run backward itself: deferred segments then span forward and backward, and
+    no time goes into handing the interpreter lock between two threads."""
+    torch._C._set_multithreading_enabled(False)
+
+
+def in_autograd_worker() -> bool:
+    """Whether this thread is running a backward pass at the moment."""
+    return bool(torch._C._current_graph_task_id() != -1)  # type: ignore[attr-defined]

@@ -1,1 +1,1 @@
-"""Ladder files: their models, loading with line numbers, overrides and JSON schema."""
+"""Ladder files: their models, how they are read, and what is said when one is wrong."""

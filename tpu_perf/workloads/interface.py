@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import torch
-
+from tpu_perf.config.models import StrictModel
 from tpu_perf.record.plan import WorkloadPlan
 from tpu_perf.registry import Registry
 
+if TYPE_CHECKING:
+    import torch  # a ladder file is validated without it
+
 #: A batch is a mapping of names to CPU tensors; the engine moves it to its device.
-Batch = Mapping[str, torch.Tensor]
+Batch: TypeAlias = "Mapping[str, torch.Tensor]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +32,18 @@ class BuiltWorkload:
     tokens_per_step: int | None = None
     samples_per_step: int | None = None
     #: A step function of the user's own, built for a device: `make_step(device)` returns
-    #: `step(batch) -> loss`. Replaces forward, backward and optimizer where given.
+    #: `step(batch) -> loss`. Replaces forward, backward and optimizer where given; `module` is
+    #: then an empty one unless the user gave it.
     make_step: Callable[[torch.device], Callable[[Batch], torch.Tensor]] | None = None
 
 
 class WorkloadKind(Protocol):
-    """One entry of the registry."""
+    """One entry of the registry. Importing its module must not import torch."""
+
+    @property
+    def parameters(self) -> type[StrictModel]:
+        """The model of the kind's parameters: types, defaults, documentation."""
+        ...
 
     def build(self, plan: WorkloadPlan, seed: int) -> BuiltWorkload:
         """Build the job. Raises WorkloadError with what to do if it cannot."""

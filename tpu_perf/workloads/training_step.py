@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from tpu_perf.record.plan import OptimizerPlan, Precision
 from tpu_perf.workloads.interface import Batch
 
+if TYPE_CHECKING:
+    import torch  # imported where it is used: a ladder file is validated without it
+
 
 def build_optimizer(module: torch.nn.Module, plan: OptimizerPlan) -> torch.optim.Optimizer:
     """The unmodified torch optimizer that the plan names, over all trainable parameters."""
+    import torch
+
     classes: dict[str, type[torch.optim.Optimizer]] = {
         "adamw": torch.optim.AdamW,
         "sgd": torch.optim.SGD,
@@ -43,6 +47,8 @@ class TrainingStep:
     device_type: str
 
     def __call__(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+
         self.optimizer.zero_grad(set_to_none=True)
         with self.autocast():
             loss = self.loss(self.module, batch)
@@ -53,6 +59,8 @@ class TrainingStep:
         return loss.detach(), norm
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
+        import torch
+
         if self.precision == "bf16_autocast":
             return torch.autocast(self.device_type, dtype=torch.bfloat16)
         return contextlib.nullcontext()

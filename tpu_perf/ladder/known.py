@@ -1,0 +1,125 @@
+"""What is known before any rung runs: torch's own results, model FLOPs, the machine's peak."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tpu_perf.ladder.failure import from_death, oom_kills
+from tpu_perf.ladder.observer import Observer
+from tpu_perf.ladder.peak import chip_peak
+from tpu_perf.ladder.process import WorkerDied, WorkerProcess, WorkerTimeout
+from tpu_perf.ladder.protocol import Message
+from tpu_perf.ladder.reference import FLOPS_CONVENTION, TOLERANCES, reference_key
+from tpu_perf.record.plan import Plan
+
+_NAME = "reference"
+
+
+@dataclass(slots=True)
+class Known:
+    """Answers of the reference worker; `reasons` says why one is missing."""
+
+    references: dict[str, Message] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    peaks: dict[str, Message] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    failed: str | None = None  # why the whole worker failed
+
+    def facts_for(
+        self, plan: Plan, device_kind: str
+    ) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+        """(facts, notes by name, warnings) that go into this plan's run."""
+        facts: dict[str, Any] = {"numerics_tolerance": TOLERANCES[plan.precision]}
+        notes: dict[str, str] = {}
+        key = reference_key(plan)
+        reference = self.references.get(key)
+        if reference is not None:
+            facts |= {
+                "reference_losses": tuple(reference["losses"]),
+                "reference_grad_norms": tuple(reference["grad_norms"]),
+                "model_flops_per_step": reference["flops"],
+                "flops_convention": FLOPS_CONVENTION if reference["flops"] else None,
+            }
+            notes["reference"] = f"eager torch on the CPU, {plan.precision}, same optimizer"
+        else:
+            notes["reference"] = f"none: {self.reasons.get(key, 'it was not run')}"
+        return facts | self._peak_for(plan, device_kind), notes, []
+
+    def _peak_for(self, plan: Plan, device_kind: str) -> dict[str, Any]:
+        if "TPU" in device_kind:
+            chip = chip_peak(device_kind, plan.precision)
+            if chip is None:
+                return {}
+            return {
+                "peak_flops_per_s": chip.flops_per_s,
+                "peak_source": chip.source,
+                "peak_provenance": chip.provenance,
+            }
+        measured = self.peaks.get(plan.precision)
+        if measured is None or device_kind != "cpu":
+            return {}  # no peak is known for this device: no MFU
+        return {
+            "peak_flops_per_s": measured["flops_per_s"],
+            "peak_source": measured["source"],
+            "peak_provenance": "measured",
+        }
+
+
+def gather_known(plans: Sequence[Plan], log: Path, observer: Observer) -> Known:
+    """Ask one worker for the peaks of these plans' precisions and for every distinct reference.
+
+    A reference that fails is told and does not stop the ladder.
+    """
+    known = Known()
+    distinct = {reference_key(plan): plan for plan in plans}
+    precisions = sorted({plan.precision for plan in plans})
+    threads = plans[0].threads if plans else None
+    killed_before = oom_kills()
+    worker = WorkerProcess(log, threads)
+    try:
+        worker.send(
+            job="reference",
+            precisions=precisions,
+            plans=[plan.to_json() for plan in distinct.values()],
+            threads=threads,
+        )
+        _listen(worker, known, sum(plan.sampling.timeout_s for plan in distinct.values()), observer)
+    except WorkerTimeout:
+        _missing(known, distinct, "torch on the CPU did not finish in time")
+    except WorkerDied as death:
+        no_memory = oom_kills() > killed_before
+        failure = from_death(death.exit_code, "the reference run", no_memory, worker.log_text())
+        _missing(known, distinct, known.failed or failure.reason)
+    finally:
+        worker.kill()
+    known.warnings += [f"no reference to compare with: {why}" for why in known.reasons.values()]
+    return known
+
+
+def _listen(worker: WorkerProcess, known: Known, timeout_s: float, observer: Observer) -> None:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        message = worker.receive(max(0.0, deadline - time.monotonic()))
+        kind = message["kind"]
+        if kind == "finished":
+            return
+        if kind == "progress":
+            observer.phase(_NAME, message["phase"])
+        elif kind == "peak":
+            known.peaks[message["precision"]] = message
+        elif kind == "reference":
+            known.references[message["key"]] = message
+        elif kind == "no_reference":
+            known.reasons[message["key"]] = message["reason"]
+        elif kind == "failed":
+            known.failed = message["reason"]
+
+
+def _missing(known: Known, distinct: dict[str, Plan], reason: str) -> None:
+    for key in distinct:
+        if key not in known.references:
+            known.reasons.setdefault(key, reason)

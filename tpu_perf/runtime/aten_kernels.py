@@ -149,16 +149,6 @@ def unfold(self: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return alias(self, seen.shape, seen.stride(), self.storage_offset())
 
 
-@by_hand("detach")
-def detach(self: Tensor) -> Tensor:
-    return alias(self, self.shape, self.stride(), self.storage_offset())
-
-
-@by_hand("alias")
-def alias_(self: Tensor) -> Tensor:
-    return alias(self, self.shape, self.stride(), self.storage_offset())
-
-
 def _kernel(name: str) -> Callable[..., Any]:
     """The table-driven kernel of an overload, made on first use."""
     found = _kernels.get(name)

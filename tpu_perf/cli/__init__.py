@@ -1,1 +1,1 @@
-"""One file per command: parse, call, print."""
+"""The command line: one file a command, each parses, calls and prints."""

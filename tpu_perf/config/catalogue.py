@@ -38,7 +38,7 @@ class Catalogue:
     def ladder_model(self) -> type[LadderFile]:
         """LadderFile with the names of this installation filled in."""
         names = _literal(tuple(self.rungs))
-        entry = create_model(
+        entry: Any = create_model(
             "RungEntry",
             __base__=RungEntry,
             __doc__=RungEntry.__doc__,

@@ -54,7 +54,9 @@ def explain(error: ErrorDetails, schema: Mapping[str, Any]) -> str:
     if kind == "missing":
         return "this key is required"
     if kind in ("literal_error", "union_tag_invalid"):
-        options = re.findall(r"'([^']*)'", context.get("expected", context.get("expected_tags", "")))
+        options = re.findall(
+            r"'([^']*)'", context.get("expected", context.get("expected_tags", ""))
+        )
         given = context.get("tag", given)
         return f"{_show(given)} is not one of the choices{did_you_mean(str(given), options)}"
     if kind == "union_tag_not_found":

@@ -35,11 +35,11 @@ class AdamW(StrictModel):
     name: Literal["adamw"]
     implementation: Literal["foreach", "fused", "for_loop"] = "foreach"
     """Which of torch's implementations runs."""
-    lr: float = Field(1e-3, gt=0)
+    lr: float = Field(default=1e-3, gt=0)
     """Learning rate."""
     betas: Annotated[tuple[Fraction, Fraction], Strict(False)] = (0.9, 0.999)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.01, ge=0)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
     amsgrad: bool = False
 
 
@@ -49,11 +49,11 @@ class Sgd(StrictModel):
     name: Literal["sgd"]
     implementation: Literal["foreach", "fused", "for_loop"] = "foreach"
     """Which of torch's implementations runs."""
-    lr: float = Field(1e-2, gt=0)
+    lr: float = Field(default=1e-2, gt=0)
     """Learning rate."""
-    momentum: float = Field(0.0, ge=0)
+    momentum: float = Field(default=0.0, ge=0)
     dampening: float = 0.0
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
     nesterov: bool = False
 
     @field_validator("nesterov")
@@ -71,19 +71,19 @@ Optimizer = Annotated[AdamW | Sgd, Field(discriminator="name")]
 class Sampling(StrictModel):
     """How many steps are run, and when a rung counts as warm."""
 
-    rounds: int = Field(10, ge=1)
+    rounds: int = Field(default=10, ge=1)
     """Rounds of timed steps; rungs take turns, one round each."""
-    steps_per_round: int = Field(5, ge=1)
+    steps_per_round: int = Field(default=5, ge=1)
     """Timed steps in a round."""
-    quiet_steps: int = Field(3, ge=1)
+    quiet_steps: int = Field(default=3, ge=1)
     """Steps in a row without a compile before a rung can be warm."""
-    max_warmup_steps: int = Field(40, ge=1)
+    max_warmup_steps: int = Field(default=40, ge=1)
     """A rung that has not settled by then is sampled anyway, with a warning."""
-    settle_fraction: float = Field(0.1, gt=0, lt=1)
+    settle_fraction: float = Field(default=0.1, gt=0, lt=1)
     """Relative change of the running median that counts as settled."""
-    numerics_steps: int = Field(5, ge=0)
+    numerics_steps: int = Field(default=5, ge=0)
     """First steps whose loss and gradient norm are compared with torch on the CPU."""
-    timeout_s: float = Field(600.0, gt=0)
+    timeout_s: float = Field(default=600.0, gt=0)
     """Wall clock that one rung may use, warm-up included."""
 
     @field_validator("max_warmup_steps")
@@ -102,7 +102,7 @@ class RungEntry(StrictModel):
 
     rung: str = ""
     """Which rung this is."""
-    name: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]*)?$")
+    name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]*)?$")
     """What this row is called; by default the rung's name."""
     engine: str | None = None
     """Another engine than the rung's own."""
@@ -145,14 +145,14 @@ class LadderFile(StrictModel):
     """The rung that speed-ups refer to; by default the first `strict`, else the first."""
     compiler_options: dict[str, Any] = Field(default_factory=dict)
     """Options for the compiler."""
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: int = Field(default=0, ge=0, lt=2**31)
     """Seeds parameters, data order and dropout."""
-    sampling: Sampling = Field(default_factory=Sampling)
+    sampling: Sampling = Field(default_factory=lambda: Sampling())
     cache_dir: str | None = Field(default_factory=lambda: default_cache_dir())
     """Directory tier of the program cache; null switches it off."""
     cpu_fallback: bool = False
     """Let ops without a lowering run on the host instead of failing."""
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(default=None, ge=1)
     """Host cores torch and XLA may use; null leaves it to them."""
 
     @field_validator("cache_dir")

@@ -22,7 +22,9 @@ class Problem:
 
     def __str__(self) -> str:
         where = dotted(self.path)
-        return f"{self.place}: {where}: {self.message}" if where else f"{self.place}: {self.message}"
+        return (
+            f"{self.place}: {where}: {self.message}" if where else f"{self.place}: {self.message}"
+        )
 
 
 def dotted(path: Path) -> str:

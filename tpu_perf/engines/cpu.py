@@ -129,7 +129,7 @@ def _compiled(module: torch.nn.Module, plan: Plan) -> tuple[Any, _CompileCounter
     import torch
     from torch._inductor import config
 
-    config.cpp.cxx = (None, cxx_compiler())
+    setattr(config.cpp, "cxx", (None, cxx_compiler()))  # noqa: B010 - typed as what it is by default
     config.force_disable_caches = plan.cache_dir is None
     if plan.cache_dir is not None:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(plan.cache_dir, "inductor")

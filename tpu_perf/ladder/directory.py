@@ -116,9 +116,7 @@ def resume_directory(
         )
     directory = LadderDirectory(path, ladder)
     statuses = directory.statuses()
-    missing = tuple(
-        plan for plan in plans if plan.rung in statuses and statuses[plan.rung] != "ok"
-    )
+    missing = tuple(plan for plan in plans if plan.rung in statuses and statuses[plan.rung] != "ok")
     if missing and len(missing) < len(statuses):
         names = ", ".join(plan.rung for plan in missing)
         directory.warn(

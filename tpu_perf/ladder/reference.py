@@ -69,7 +69,9 @@ def run_reference_job(parent: WorkerSide, job: Message) -> None:
             reference = compute_reference(plan)
         except Exception as error:
             # The rungs may still run: then there is nothing to compare them with, and it is said.
-            parent.reply("no_reference", key=reference_key(plan), reason=from_exception(error).reason)
+            parent.reply(
+                "no_reference", key=reference_key(plan), reason=from_exception(error).reason
+            )
             continue
         parent.reply(
             "reference",

@@ -160,7 +160,7 @@ class RungJob:
             environment=self._environment,
             status="ok",
             facts=Facts.from_json(self.facts.to_json()),
-            warnings=tuple([*self.warnings, *command["warnings"]]),
+            warnings=(*self.warnings, *command["warnings"]),
             started_at=self._started_at,
         )
         self._writer.finish(run)
@@ -214,9 +214,7 @@ class RungJob:
                 self.warnings.append(f"the {name} of step {step} is {value}")
                 continue
             values.append(value)
-        self.facts = replace(
-            self.facts, losses=tuple(self._losses), grad_norms=tuple(self._norms)
-        )
+        self.facts = replace(self.facts, losses=tuple(self._losses), grad_norms=tuple(self._norms))
 
     def _late_miss(self, round_index: int, compiled: int) -> None:
         self.warnings.append(

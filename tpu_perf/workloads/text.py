@@ -81,9 +81,7 @@ def generator(seed: int, index: int) -> torch.Generator:
     return torch.Generator().manual_seed((seed * 1_000_003 + index) % 2**63)
 
 
-def mask_tokens(
-    tokens: torch.Tensor, random: torch.Generator
-) -> tuple[torch.Tensor, torch.Tensor]:
+def mask_tokens(tokens: torch.Tensor, random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     """BERT's masking: of 15 % of the tokens, 80 % become MASK, 10 % another byte, 10 % stay.
 
     Returns (input tokens, labels); labels are IGNORED_LABEL where nothing is to be predicted.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpu_perf.record.plan import OptimizerPlan, Precision
 from tpu_perf.workloads.interface import Batch
@@ -22,14 +22,14 @@ def build_optimizer(module: torch.nn.Module, plan: OptimizerPlan) -> torch.optim
         "adamw": torch.optim.AdamW,
         "sgd": torch.optim.SGD,
     }
-    switches = {
+    switches: dict[str, bool] = {
         "foreach": {"foreach": True, "fused": False},
         "fused": {"foreach": False, "fused": True},
         "for_loop": {"foreach": False, "fused": False},
     }[plan.implementation]
     parameters = [p for p in module.parameters() if p.requires_grad]
-    optimizer: torch.optim.Optimizer = classes[plan.name](parameters, **plan.params, **switches)  # type: ignore[call-arg]
-    return optimizer
+    arguments: dict[str, Any] = {**plan.params, **switches}
+    return classes[plan.name](parameters, **arguments)
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class TrainingStep:
         self.optimizer.zero_grad(set_to_none=True)
         with self.autocast():
             loss = self.loss(self.module, batch)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         self.optimizer.step()

@@ -63,11 +63,11 @@ class ModelSizes(StrictModel):
     hidden_size: int = Field(gt=0)
     num_hidden_layers: int = Field(gt=0)
     num_attention_heads: int = Field(gt=0)
-    num_key_value_heads: int | None = Field(None, gt=0)
-    head_dim: int | None = Field(None, gt=0)
-    intermediate_size: int | None = Field(None, gt=0, validate_default=True)
-    max_position_embeddings: int = Field(512, gt=0)
-    vocab_size: int = Field(VOCABULARY, ge=VOCABULARY)
+    num_key_value_heads: int | None = Field(default=None, gt=0)
+    head_dim: int | None = Field(default=None, gt=0)
+    intermediate_size: int | None = Field(default=None, gt=0, validate_default=True)
+    max_position_embeddings: int = Field(default=512, gt=0)
+    vocab_size: int = Field(default=VOCABULARY, ge=VOCABULARY)
     tie_word_embeddings: bool | None = None
     config: dict[str, Any] = Field(default_factory=dict)
     """Anything else the configuration class takes."""
@@ -107,7 +107,7 @@ class TransformerParameters(StrictModel):
     """Sizes of the model."""
     batch_size: int = Field(gt=0)
     sequence_length: int = Field(gt=1)
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
     """Every dropout probability the architecture has."""
 
     @field_validator("sequence_length")

@@ -1,0 +1,89 @@
+"""The entry point: collects the commands, and turns errors into messages and exit codes.
+
+Commands import what they need inside their functions: `show` must start without torch or jax.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from typing import Annotated
+
+import click
+import typer
+
+import tpu_perf
+from tpu_perf.cli import doctor, ladder, schema, show
+from tpu_perf.errors import ExitCode, TpuPerfError
+
+INTERRUPTED = 130  # what shells expect of a command that Ctrl-C ended
+
+app = typer.Typer(
+    name="tpu-perf",
+    help="Measure a ladder of ways to run one PyTorch job on TPU, and say what limits each.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("ladder")(ladder.ladder)
+app.command("show")(show.show)
+app.command("schema")(schema.schema)
+app.command("doctor")(doctor.doctor)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(tpu_perf.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code. Never shows a traceback, unless
+    TPU_PERF_DEBUG=1 asks for it."""
+    try:
+        code = app(arguments, prog_name="tpu-perf", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else ExitCode.OK)
+    except click.exceptions.Abort:
+        sys.exit(INTERRUPTED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(ExitCode.USAGE)
+    except TpuPerfError as error:
+        print(f"tpu-perf: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`); nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(ExitCode.OK)
+    except Exception as error:
+        if os.environ.get("TPU_PERF_DEBUG") == "1":
+            raise
+        print(_unexpected(error), file=sys.stderr)
+        sys.exit(ExitCode.ENVIRONMENT)
+
+
+def _unexpected(error: Exception) -> str:
+    """A message for an error of our own making, with the traceback in a file to attach."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="tpu-perf-", suffix=".log", delete=False, encoding="utf-8"
+    ) as log:
+        traceback.print_exc(file=log)
+    return (
+        f"tpu-perf: unexpected {type(error).__name__}: {error}\n"
+        f"  this is a fault of tpu-perf; details are in {log.name} (TPU_PERF_DEBUG=1 shows them)"
+    )

@@ -1,0 +1,343 @@
+"""Reading and writing elements at indices that are only known at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tpu_perf.runtime.lowerings.precision import (
+    cast,
+    is_float,
+    wide,
+    wrap_dim,
+)
+from tpu_perf.runtime.lowerings.registry import Call, Operand, lowers
+
+#: Above this many rows a one-hot product costs more than XLA's serial scatter.
+ONE_HOT_ROWS = 1024
+
+
+def wrap_index(index: jax.Array, size: int) -> jax.Array:
+    """Indices counted from the front, as int32 where the dim allows (TPUs emulate int64)."""
+    index = jnp.where(index < 0, index + size, index)
+    return index.astype(jnp.int32) if size < 2**31 else index
+
+
+def take_rows(rows: jax.Array, index: jax.Array) -> jax.Array:
+    """rows[index] along dim 0. XLA clamps what lies outside."""
+    return rows.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+@lowers("embedding", index_check="indices:0:weight")
+def embedding(
+    call: Call,
+    weight: jax.Array,
+    indices: jax.Array,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> jax.Array:
+    return take_rows(weight, indices.astype(jnp.int32))
+
+
+def sum_rows(values: jax.Array, index: jax.Array, count: int) -> jax.Array:
+    """The sum of values (n, ...) by index (n,) into `count` rows, accumulated in float32.
+
+    XLA:CPU runs a scatter one row at a time; for few rows a one-hot product is faster.
+    """
+    values = wide(values)
+    if count <= ONE_HOT_ROWS and is_float(values.dtype):
+        one_hot = index[None, :] == jnp.arange(count, dtype=index.dtype)[:, None]
+        flat = values.reshape(values.shape[0], -1)
+        total = jnp.matmul(one_hot.astype(values.dtype), flat, precision="highest")
+        return total.reshape(count, *values.shape[1:])
+    zeros = jnp.zeros((count, *values.shape[1:]), values.dtype)
+    return zeros.at[index].add(values, mode="drop", wrap_negative_indices=False)
+
+
+@lowers("embedding_dense_backward")
+def embedding_dense_backward(
+    call: Call,
+    grad_output: jax.Array,
+    indices: jax.Array,
+    num_weights: int,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+) -> jax.Array:
+    index = indices.reshape(-1).astype(jnp.int32)
+    grad = wide(grad_output).reshape(index.shape[0], grad_output.shape[-1])
+    if padding_idx >= 0:
+        grad = jnp.where((index == padding_idx)[:, None], 0, grad)
+    if scale_grad_by_freq:
+        counts = sum_rows(jnp.ones(index.shape, grad.dtype), index, num_weights)
+        grad = grad / take_rows(counts, index)[:, None]
+    return sum_rows(grad, index, num_weights)
+
+
+@lowers("index_select", index_check="index:dim:self")
+def index_select(call: Call, self: jax.Array, dim: int, index: jax.Array) -> jax.Array:
+    if self.ndim == 0:
+        return jnp.broadcast_to(self, call.shape)
+    dim = wrap_dim(dim, self.ndim)
+    where = (*[slice(None)] * dim, wrap_index(index.reshape(-1), self.shape[dim]))
+    return self.at[where].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def _coordinates(index: jax.Array, dim: int, size: int) -> tuple[jax.Array, ...]:
+    """Full coordinates for gather and scatter: the index along `dim`, positions elsewhere."""
+    coordinates = []
+    for axis in range(index.ndim):
+        if axis == dim:
+            coordinates.append(index.astype(jnp.int32) if size < 2**31 else index)
+            continue
+        shape = [1] * index.ndim
+        shape[axis] = index.shape[axis]
+        coordinates.append(jnp.arange(index.shape[axis], dtype=jnp.int32).reshape(shape))
+    return tuple(coordinates)
+
+
+@lowers("gather", index_check="index:dim:self")
+def gather(
+    call: Call, self: jax.Array, dim: int, index: jax.Array, *, sparse_grad: bool = False
+) -> jax.Array:
+    if self.ndim == 0 or index.ndim == 0:
+        return jnp.broadcast_to(self.reshape(-1)[0], call.shape)
+    dim = wrap_dim(dim, self.ndim)
+    where = _coordinates(index, dim, self.shape[dim])
+    return self.at[where].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+_REDUCE = {
+    None: "set",
+    "add": "add",
+    "sum": "add",
+    "mean": "add",
+    "multiply": "multiply",
+    "prod": "multiply",
+    "amax": "max",
+    "amin": "min",
+}
+
+
+def _scatter(
+    self: jax.Array, dim: int, index: jax.Array, src: jax.Array, reduce: str | None
+) -> jax.Array:
+    if index.size == 0:
+        return self
+    if self.ndim == 0 or index.ndim == 0:
+        shape = self.shape
+        flat = _scatter(self.reshape(-1), 0, index.reshape(-1), src.reshape(-1), reduce)
+        return flat.reshape(shape)
+    dim = wrap_dim(dim, self.ndim)
+    base = self if reduce is None else wide(self)
+    src = src[tuple(slice(n) for n in index.shape)].astype(base.dtype)
+    where = base.at[_coordinates(index, dim, self.shape[dim])]
+    write = getattr(where, _REDUCE[reduce])
+    return write(src, mode="drop", wrap_negative_indices=False)  # type: ignore[no-any-return]
+
+
+@lowers("scatter.src", index_check="index:dim:self")
+def scatter(call: Call, self: jax.Array, dim: int, index: jax.Array, src: jax.Array) -> jax.Array:
+    return _scatter(self, dim, index, src, None)
+
+
+@lowers("scatter.value", index_check="index:dim:self")
+def scatter_value(
+    call: Call, self: jax.Array, dim: int, index: jax.Array, value: Operand
+) -> jax.Array:
+    return _scatter(self, dim, index, _spread(value, self, index), None)
+
+
+def _spread(value: Operand, self: jax.Array, index: jax.Array) -> jax.Array:
+    return jnp.broadcast_to(cast(value, self.dtype), index.shape)
+
+
+@lowers("scatter.reduce", index_check="index:dim:self")
+def scatter_with(
+    call: Call, self: jax.Array, dim: int, index: jax.Array, src: jax.Array, *, reduce: str
+) -> jax.Array:
+    return _scatter(self, dim, index, src, reduce)
+
+
+@lowers("scatter.value_reduce", index_check="index:dim:self")
+def scatter_value_with(
+    call: Call, self: jax.Array, dim: int, index: jax.Array, value: Operand, *, reduce: str
+) -> jax.Array:
+    return _scatter(self, dim, index, _spread(value, self, index), reduce)
+
+
+@lowers("scatter_add", index_check="index:dim:self")
+def scatter_add(
+    call: Call, self: jax.Array, dim: int, index: jax.Array, src: jax.Array
+) -> jax.Array:
+    return _scatter(self, dim, index, src, "add")
+
+
+def _neutral(reduce: str, dtype: Any) -> Any:
+    """What takes no part in a reduction."""
+    if reduce in ("sum", "mean"):
+        return 0
+    if reduce == "prod":
+        return 1
+    if dtype == jnp.bool_:
+        return reduce == "amin"
+    if is_float(dtype):
+        return -jnp.inf if reduce == "amax" else jnp.inf
+    limits = jnp.iinfo(dtype)
+    return limits.min if reduce == "amax" else limits.max
+
+
+@lowers("scatter_reduce.two", index_check="index:dim:self")
+def scatter_reduce(
+    call: Call,
+    self: jax.Array,
+    dim: int,
+    index: jax.Array,
+    src: jax.Array,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> jax.Array:
+    if index.size == 0:
+        return self
+    base = wide(self)
+    if not include_self:
+        neutral = jnp.full(index.shape, _neutral(reduce, base.dtype), base.dtype)
+        base = _scatter(base, dim, index, neutral, None)
+    total = _scatter(base, dim, index, src, reduce)
+    if reduce != "mean":
+        return total
+    counts = jnp.full(self.shape, 1 if include_self else 0, jnp.int32)
+    counts = _scatter(counts, dim, index, jnp.ones(index.shape, jnp.int32), "add")
+    counts = jnp.maximum(counts, 1).astype(total.dtype)
+    return total / counts if is_float(total.dtype) else jnp.floor_divide(total, counts)
+
+
+def _subscripts(self: jax.Array, indices: Sequence[jax.Array | None]) -> tuple[Any, ...]:
+    """torch's index list as a JAX subscript with wrapped integer indices."""
+    subscript: list[Any] = []
+    axis = 0
+    for index in indices:
+        if index is None:
+            subscript.append(slice(None))
+            axis += 1
+        elif index.dtype in (jnp.bool_, jnp.uint8):
+            raise NotImplementedError(
+                "indexing with a mask gives a shape that depends on values; only a mask that "
+                "selects where a fixed value is written has a program (masked_fill)"
+            )
+        else:
+            subscript.append(wrap_index(index, self.shape[axis]))
+            axis += 1
+    return tuple(subscript)
+
+
+@lowers("index.Tensor", "_unsafe_index.Tensor", index_check="indices:*:self")
+def index(call: Call, self: jax.Array, indices: Sequence[jax.Array | None]) -> jax.Array:
+    where = _subscripts(self, indices)
+    return self.at[where].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def _mask_of(self: jax.Array, indices: Sequence[jax.Array | None]) -> jax.Array | None:
+    """The mask over `self` that a single boolean index means, None for other indices."""
+    given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    if len(given) != 1 or given[0][1].dtype != jnp.bool_:
+        return None
+    axis, mask = given[0]
+    return mask.reshape(mask.shape + (1,) * (self.ndim - axis - mask.ndim))
+
+
+@lowers("index_put", "_unsafe_index_put", "_index_put_impl", index_check="indices:*:self")
+def index_put(
+    call: Call,
+    self: jax.Array,
+    indices: Sequence[jax.Array | None],
+    values: jax.Array,
+    accumulate: bool = False,
+    unsafe: bool = False,
+) -> jax.Array:
+    mask = _mask_of(self, indices)
+    if mask is not None and values.size == 1:
+        value = values.reshape(()).astype(self.dtype)
+        return jnp.where(mask, self + value if accumulate else value, self)
+    where = _subscripts(self, indices)
+    if not accumulate:
+        return self.at[where].set(
+            values.astype(self.dtype), mode="drop", wrap_negative_indices=False
+        )
+    first = where[0]
+    if len(where) == 1 and self.shape[0] <= ONE_HOT_ROWS and is_float(self.dtype):
+        spread = jnp.broadcast_to(values, (*first.shape, *self.shape[1:]))
+        rows = spread.reshape(-1, *self.shape[1:])
+        return wide(self) + sum_rows(rows, first.reshape(-1), self.shape[0])
+    base = wide(self)
+    return base.at[where].add(values.astype(base.dtype), mode="drop", wrap_negative_indices=False)
+
+
+@lowers("index_add", index_check="index:dim:self")
+def index_add(
+    call: Call,
+    self: jax.Array,
+    dim: int,
+    index: jax.Array,
+    source: jax.Array,
+    *,
+    alpha: Operand = 1,
+) -> jax.Array:
+    base = wide(self)
+    source = source.astype(base.dtype) * cast(alpha, base.dtype)
+    if self.ndim == 0:
+        return base + jnp.sum(source)
+    dim = wrap_dim(dim, self.ndim)
+    where = (*[slice(None)] * dim, wrap_index(index.reshape(-1), self.shape[dim]))
+    return base.at[where].add(source, mode="drop", wrap_negative_indices=False)
+
+
+@lowers("index_copy", index_check="index:dim:self")
+def index_copy(
+    call: Call, self: jax.Array, dim: int, index: jax.Array, source: jax.Array
+) -> jax.Array:
+    if self.ndim == 0:
+        return source.reshape(())
+    dim = wrap_dim(dim, self.ndim)
+    where = (*[slice(None)] * dim, wrap_index(index.reshape(-1), self.shape[dim]))
+    return self.at[where].set(source.astype(self.dtype), mode="drop", wrap_negative_indices=False)
+
+
+@lowers("index_fill.int_Scalar", "index_fill.int_Tensor", index_check="index:dim:self")
+def index_fill(
+    call: Call, self: jax.Array, dim: int, index: jax.Array, value: Operand
+) -> jax.Array:
+    if self.ndim == 0:
+        return cast(value, self.dtype)
+    dim = wrap_dim(dim, self.ndim)
+    where = (*[slice(None)] * dim, wrap_index(index.reshape(-1), self.shape[dim]))
+    return self.at[where].set(cast(value, self.dtype), mode="drop", wrap_negative_indices=False)
+
+
+@lowers("take", index_check="index:flat:self")
+def take(call: Call, self: jax.Array, index: jax.Array) -> jax.Array:
+    return take_rows(self.reshape(-1), wrap_index(index, self.size))
+
+
+@lowers("put", index_check="index:flat:self")
+def put(
+    call: Call, self: jax.Array, index: jax.Array, source: jax.Array, accumulate: bool = False
+) -> jax.Array:
+    where = self.reshape(-1).at[wrap_index(index, self.size)]
+    write = where.add if accumulate else where.set
+    made = write(source.astype(self.dtype), mode="drop", wrap_negative_indices=False)
+    return made.reshape(self.shape)
+
+
+@lowers("masked_scatter")
+def masked_scatter(call: Call, self: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Array:
+    shape = jnp.broadcast_shapes(self.shape, mask.shape)
+    mask = jnp.broadcast_to(mask, shape)
+    # The k-th true element takes the k-th element of the source.
+    order = (jnp.cumsum(mask.reshape(-1).astype(jnp.int32)) - 1).reshape(shape)
+    picked = take_rows(source.reshape(-1), jnp.maximum(order, 0))
+    return jnp.where(mask, picked.astype(self.dtype), jnp.broadcast_to(self, shape))

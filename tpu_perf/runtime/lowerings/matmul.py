@@ -1,0 +1,156 @@
+"""Matrix products: float32 at full precision, narrow floats accumulated in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from tpu_perf.runtime.lowerings.precision import (
+    cast,
+    compute_dtype,
+    is_float,
+    is_inexact,
+    wide,
+)
+from tpu_perf.runtime.lowerings.registry import Call, Operand, lowers
+
+
+def product(x: jax.Array, y: jax.Array, contract: tuple[Any, Any], batch: tuple[Any, Any]) -> Any:
+    """A dot_general whose result is in the dtype torch accumulates in."""
+    dimensions = (contract, batch)
+    if not is_float(x.dtype):
+        if x.dtype == jnp.bool_:
+            x, y = x.astype(jnp.int32), y.astype(jnp.int32)
+        return lax.dot_general(
+            x, y, dimensions, precision=lax.Precision.HIGHEST if is_inexact(x.dtype) else None
+        )
+    wanted = compute_dtype(x.dtype)
+    # HIGHEST on narrow floats would only cost time: their products are exact in float32.
+    precision = lax.Precision.HIGHEST if x.dtype == wanted else lax.Precision.DEFAULT
+    return lax.dot_general(x, y, dimensions, precision=precision, preferred_element_type=wanted)
+
+
+def matmul2(x: jax.Array, y: jax.Array) -> jax.Array:
+    """(m, k) x (k, n)."""
+    return product(x, y, ((1,), (0,)), ((), ()))  # type: ignore[no-any-return]
+
+
+def matmul3(x: jax.Array, y: jax.Array) -> jax.Array:
+    """(b, m, k) x (b, k, n)."""
+    return product(x, y, ((2,), (1,)), ((0,), (0,)))  # type: ignore[no-any-return]
+
+
+@lowers("mm")
+def mm(call: Call, self: jax.Array, mat2: jax.Array) -> jax.Array:
+    return matmul2(self, mat2)
+
+
+@lowers("bmm")
+def bmm(call: Call, self: jax.Array, mat2: jax.Array) -> jax.Array:
+    return matmul3(self, mat2)
+
+
+@lowers("mm.dtype")
+def mm_dtype(call: Call, self: jax.Array, mat2: jax.Array, out_dtype: Any) -> jax.Array:
+    return matmul2(self, mat2)
+
+
+@lowers("bmm.dtype")
+def bmm_dtype(call: Call, self: jax.Array, mat2: jax.Array, out_dtype: Any) -> jax.Array:
+    return matmul3(self, mat2)
+
+
+@lowers("dot")
+def dot(call: Call, self: jax.Array, tensor: jax.Array) -> jax.Array:
+    return product(self, tensor, ((0,), (0,)), ((), ()))  # type: ignore[no-any-return]
+
+
+@lowers("vdot")
+def vdot(call: Call, self: jax.Array, other: jax.Array) -> jax.Array:
+    return dot(call, jnp.conj(self), other)
+
+
+@lowers("mv")
+def mv(call: Call, self: jax.Array, vec: jax.Array) -> jax.Array:
+    return product(self, vec, ((1,), (0,)), ((), ()))  # type: ignore[no-any-return]
+
+
+def _combine(self: jax.Array, made: jax.Array, beta: Operand, alpha: Operand) -> jax.Array:
+    """beta * self + alpha * made; torch ignores self where beta is a plain 0."""
+    if not _is(alpha, 1):
+        made = made * cast(alpha, made.dtype)
+    if _is(beta, 0):
+        return made
+    bias = cast(self, made.dtype)
+    if not _is(beta, 1):
+        factor = cast(beta, made.dtype)
+        bias = jnp.where(factor == 0, jnp.zeros_like(bias), bias * factor)
+    return bias + made
+
+
+def _is(number: Operand, value: int) -> bool:
+    return isinstance(number, (bool, int, float)) and number == value
+
+
+@lowers("addmm")
+def addmm(
+    call: Call,
+    self: jax.Array,
+    mat1: jax.Array,
+    mat2: jax.Array,
+    beta: Operand = 1,
+    alpha: Operand = 1,
+) -> jax.Array:
+    return _combine(self, matmul2(mat1, mat2), beta, alpha)
+
+
+@lowers("baddbmm")
+def baddbmm(
+    call: Call,
+    self: jax.Array,
+    batch1: jax.Array,
+    batch2: jax.Array,
+    beta: Operand = 1,
+    alpha: Operand = 1,
+) -> jax.Array:
+    return _combine(self, matmul3(batch1, batch2), beta, alpha)
+
+
+@lowers("addbmm")
+def addbmm(
+    call: Call,
+    self: jax.Array,
+    batch1: jax.Array,
+    batch2: jax.Array,
+    beta: Operand = 1,
+    alpha: Operand = 1,
+) -> jax.Array:
+    made = product(batch1, batch2, ((0, 2), (0, 1)), ((), ()))
+    return _combine(self, made, beta, alpha)
+
+
+@lowers("addmv")
+def addmv(
+    call: Call,
+    self: jax.Array,
+    mat: jax.Array,
+    vec: jax.Array,
+    beta: Operand = 1,
+    alpha: Operand = 1,
+) -> jax.Array:
+    return _combine(self, mv(call, mat, vec), beta, alpha)
+
+
+@lowers("addr")
+def addr(
+    call: Call,
+    self: jax.Array,
+    vec1: jax.Array,
+    vec2: jax.Array,
+    beta: Operand = 1,
+    alpha: Operand = 1,
+) -> jax.Array:
+    return _combine(self, wide(vec1)[:, None] * wide(vec2)[None, :], beta, alpha)

@@ -1,0 +1,201 @@
+"""Draws from the generator: each is a function of its seed and offset alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tpu_perf.runtime.lowerings.precision import (
+    cast,
+    compute_dtype,
+    is_complex,
+    is_float,
+    wide,
+)
+from tpu_perf.runtime.lowerings.registry import Call, Operand, as_array, lowers
+
+
+def _unit(call: Call, shape: Sequence[int], dtype: Any) -> jax.Array:
+    """Uniform on [0, 1) in a float dtype (each dtype at its own resolution, so that rounding
+    never gives 1)."""
+    return jax.random.uniform(call.random_key(), tuple(shape), dtype)
+
+
+@lowers("native_dropout", random=True)
+def native_dropout(
+    call: Call, input: jax.Array, p: Operand, train: bool | None
+) -> tuple[jax.Array, jax.Array]:
+    if train is False:
+        return input, jnp.ones(input.shape, jnp.bool_)
+    x = wide(input)
+    keep_rate = 1 - cast(p, jnp.float32)
+    keep = _unit(call, input.shape, jnp.float32) < keep_rate
+    scale = jnp.where(keep_rate == 0, 0, 1 / keep_rate).astype(x.dtype)
+    return jnp.where(keep, x * scale, jnp.zeros_like(x)), keep
+
+
+@lowers("native_dropout_backward")
+def native_dropout_backward(
+    call: Call, grad_output: jax.Array, mask: jax.Array, scale: Operand
+) -> jax.Array:
+    grad = wide(grad_output)
+    return jnp.where(mask, grad * cast(scale, grad.dtype), jnp.zeros_like(grad))
+
+
+@lowers("bernoulli", random=True)
+def bernoulli(call: Call, self: jax.Array) -> jax.Array:
+    return _unit(call, self.shape, compute_dtype(self.dtype)) < wide(self)
+
+
+@lowers("bernoulli.p", random=True)
+def bernoulli_p(call: Call, self: jax.Array, p: Operand = 0.5) -> jax.Array:
+    return _unit(call, self.shape, jnp.float32) < cast(p, jnp.float32)
+
+
+@lowers("bernoulli.Tensor", random=True)
+def bernoulli_tensor(call: Call, self: jax.Array, p: jax.Array) -> jax.Array:
+    return _unit(call, self.shape, jnp.float32) < p.astype(jnp.float32)
+
+
+@lowers("uniform", random=True)
+def uniform(call: Call, self: jax.Array, low: Operand = 0.0, high: Operand = 1.0) -> jax.Array:
+    unit = _unit(call, self.shape, self.dtype)
+    low, high = cast(low, self.dtype), cast(high, self.dtype)
+    return unit * (high - low) + low
+
+
+def _gauss(call: Call, shape: Sequence[int], dtype: Any) -> jax.Array:
+    dtype = compute_dtype(dtype)
+    if is_complex(dtype):
+        return jax.random.normal(call.random_key(), tuple(shape), dtype)
+    return jax.random.normal(call.random_key(), tuple(shape), dtype)
+
+
+@lowers("normal_functional", "normal_", random=True)
+def normal(call: Call, self: jax.Array, mean: Operand = 0.0, std: Operand = 1.0) -> jax.Array:
+    draw = _gauss(call, self.shape, self.dtype)
+    return draw * cast(std, draw.dtype) + cast(mean, draw.dtype)
+
+
+@lowers("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", random=True)
+def normal_tensors(call: Call, mean: Operand, std: Operand = 1.0) -> jax.Array:
+    draw = _gauss(call, call.shape, call.dtype)
+    return draw * cast(std, draw.dtype) + cast(mean, draw.dtype)
+
+
+@lowers("normal.float_float", random=True)
+def normal_floats(
+    call: Call, mean: Operand, std: Operand, size: Sequence[int], **options: Any
+) -> jax.Array:
+    return normal_tensors(call, mean, std)
+
+
+@lowers("rand", "rand_like", random=True)
+def rand(call: Call, *args: Any, **options: Any) -> jax.Array:
+    return _unit(call, call.shape, call.dtype)
+
+
+@lowers("randn", "randn_like", random=True)
+def randn(call: Call, *args: Any, **options: Any) -> jax.Array:
+    return _gauss(call, call.shape, call.dtype)
+
+
+def _integers(call: Call, low: Operand, high: Operand) -> jax.Array:
+    low, high = cast(low, jnp.int64), cast(high, jnp.int64)
+    return jax.random.randint(call.random_key(), call.shape, low, high, jnp.int64)
+
+
+@lowers("randint", static_numbers=True, random=True)
+def randint(call: Call, high: int, size: Sequence[int], **options: Any) -> jax.Array:
+    return _integers(call, 0, high)
+
+
+@lowers("randint.low", static_numbers=True, random=True)
+def randint_low(call: Call, low: int, high: int, size: Sequence[int], **options: Any) -> jax.Array:
+    return _integers(call, low, high)
+
+
+@lowers("randint_like", static_numbers=True, random=True)
+def randint_like(call: Call, self: jax.Array, high: int, **options: Any) -> jax.Array:
+    return _integers(call, 0, high)
+
+
+@lowers("randint_like.low_dtype", static_numbers=True, random=True)
+def randint_like_low(call: Call, self: jax.Array, low: int, high: int, **options: Any) -> jax.Array:
+    return _integers(call, low, high)
+
+
+@lowers("random.from", static_numbers=True, random=True)
+def random_from(call: Call, self: jax.Array, low: int, to: int | None) -> jax.Array:
+    return _integers(call, low, _limit(self) if to is None else to)
+
+
+@lowers("random.to", static_numbers=True, random=True)
+def random_to(call: Call, self: jax.Array, to: int) -> jax.Array:
+    return _integers(call, 0, to)
+
+
+@lowers("random", random=True)
+def random_(call: Call, self: jax.Array) -> jax.Array:
+    return _integers(call, 0, _limit(self))
+
+
+def _limit(self: jax.Array) -> int:
+    """One above the largest integer that random_() draws for a dtype."""
+    if is_float(self.dtype):
+        return int(2 ** (jnp.finfo(self.dtype).nmant + 1)) + 1
+    if self.dtype == jnp.bool_:
+        return 2
+    return min(int(jnp.iinfo(self.dtype).max) + 1, 2**63 - 1)
+
+
+@lowers("randperm", random=True)
+def randperm(call: Call, n: int, **options: Any) -> jax.Array:
+    return jax.random.permutation(call.random_key(), jnp.arange(n, dtype=jnp.int64))
+
+
+@lowers("exponential", random=True)
+def exponential(call: Call, self: jax.Array, lambd: Operand = 1.0) -> jax.Array:
+    dtype = compute_dtype(self.dtype)
+    return jax.random.exponential(call.random_key(), self.shape, dtype) / cast(lambd, dtype)
+
+
+@lowers("log_normal", random=True)
+def log_normal(call: Call, self: jax.Array, mean: Operand = 1.0, std: Operand = 2.0) -> jax.Array:
+    return jnp.exp(normal(call, self, mean, std))
+
+
+@lowers("geometric", random=True)
+def geometric(call: Call, self: jax.Array, p: Operand) -> jax.Array:
+    unit = 1 - _unit(call, self.shape, jnp.float32)
+    return jnp.maximum(jnp.ceil(jnp.log(unit) / jnp.log1p(-cast(p, jnp.float32))), 1)
+
+
+@lowers("cauchy", random=True)
+def cauchy(call: Call, self: jax.Array, median: Operand = 0.0, sigma: Operand = 1.0) -> jax.Array:
+    dtype = compute_dtype(self.dtype)
+    draw = jax.random.cauchy(call.random_key(), self.shape, dtype)
+    return draw * cast(sigma, dtype) + cast(median, dtype)
+
+
+@lowers("poisson", random=True)
+def poisson(call: Call, self: jax.Array) -> jax.Array:
+    return jax.random.poisson(call.random_key(), self.astype(jnp.float32), self.shape)
+
+
+@lowers("multinomial", random=True)
+def multinomial(
+    call: Call, self: jax.Array, num_samples: int, replacement: bool = False
+) -> jax.Array:
+    odds = jnp.log(wide(self))
+    if replacement:
+        drawn = jax.random.categorical(
+            call.random_key(), odds[..., None, :], shape=(*odds.shape[:-1], num_samples)
+        )
+        return as_array(drawn)
+    # The largest of log-odds plus Gumbel noise are a draw without replacement.
+    noise = jax.random.gumbel(call.random_key(), odds.shape, odds.dtype)
+    return jax.lax.top_k(odds + noise, num_samples)[1]

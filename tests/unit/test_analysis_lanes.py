@@ -90,5 +90,5 @@ def test_memory_within_the_typical_step(tmp_path: Path) -> None:
     tables = tables_of(tmp_path, timeline)
     assert typical_step(tables) == 1
     live = live_in_step(tables, 1)
-    assert live["t_s"].tolist() == pytest.approx([0.0, 0.001])
-    assert live["live_bytes"].tolist() == [500, 0]
+    assert live["t_s"].tolist() == pytest.approx([0.0, 0.0, 0.001, 0.1])
+    assert live["live_bytes"].tolist() == [0, 500, 0, 0]

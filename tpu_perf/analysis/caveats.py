@@ -87,8 +87,8 @@ def _late_compiles(tables: RunTables) -> Iterator[str]:
     differed = sorted({str(d) for d in events["differed"].dropna() if d})[:3]
     because = f"; what differed: {', '.join(differed)}" if differed else ""
     yield (
-        f"late compile: {compiles} programs were compiled or loaded in {len(late)} of {len(timed)} "
-        f"timed steps ({steps}), which are left out of step time{because}"
+        f"late compile: {len(late)} of {len(timed)} timed steps ({steps}) compiled or loaded "
+        f"{quantities.counted(compiles, 'program')} and are left out of step time{because}"
     )
 
 

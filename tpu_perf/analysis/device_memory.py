@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tpu_perf.analysis.rung_record import RunTables, durations
+from tpu_perf.analysis.rung_record import NS, RunTables, durations
 from tpu_perf.analysis.step_time import NO_TIMED_STEPS
 from tpu_perf.record.metric import Metric
 from tpu_perf.record.run import Facts
@@ -94,13 +94,19 @@ def typical_step(tables: RunTables) -> int | None:
 
 
 def live_in_step(tables: RunTables, step: int) -> pd.DataFrame:
-    """Live bytes within one step: columns `t_s` (since the step's start) and `live_bytes`."""
+    """Live bytes from a step's start to its end: columns `t_s` (since the start), `live_bytes`.
+
+    The first row is the level before the step's first event, the last one the level at its end;
+    empty if the step has no memory event. Source: memory events.
+    """
     events = tables.events("memory")
     events = events[events["step"] == step].sort_values("t_ns", kind="stable")
-    start = tables.steps.loc[tables.steps["step"] == step, "t_start_ns"].iloc[0]
-    return pd.DataFrame(
-        {
-            "t_s": (events["t_ns"] - start).to_numpy(dtype="float64") * 1e-9,
-            "live_bytes": events["live_bytes"].to_numpy(dtype="float64"),
-        }
-    )
+    if events.empty:
+        return pd.DataFrame({"t_s": [], "live_bytes": []})
+    row = tables.steps[tables.steps["step"] == step].iloc[0]
+    start, end = int(row["t_start_ns"]), int(row["t_end_ns"])
+    before = int(events["live_bytes"].iloc[0] - events["delta_bytes"].iloc[0])
+    after = int(events["live_bytes"].iloc[-1])
+    times = np.concatenate([[start], events["t_ns"].to_numpy(), [end]]) - start
+    live = np.concatenate([[before], events["live_bytes"].to_numpy(), [after]])
+    return pd.DataFrame({"t_s": times * NS, "live_bytes": live.astype(np.float64)})

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from tpu_perf.analysis import quantities
+from tpu_perf.analysis.rung_record import RungRecord
 from tpu_perf.record.metric import Metric, Provenance
 from tpu_perf.record.run import Facts
 
@@ -44,3 +48,17 @@ def mfu(facts: Facts, step: Metric) -> Metric:
         low=None if step.high is None else flops / (step.high * peak),
         high=None if step.low is None else flops / (step.low * peak),
     )
+
+
+def peak_notes(rungs: Iterable[RungRecord]) -> list[str]:
+    """Where the peak of MFU came from, one sentence for each distinct source."""
+    sources: dict[str, list[str]] = {}
+    for rung in rungs:
+        facts = rung.facts
+        if facts.peak_flops_per_s:
+            rate = quantities.scaled(facts.peak_flops_per_s, "FLOP/s")
+            source = f"{rate}, {facts.peak_source or 'source unknown'}"
+            sources.setdefault(source, []).append(rung.name)
+    if len(sources) == 1:
+        return [f"MFU against a peak of {next(iter(sources))}"]
+    return [f"MFU of {', '.join(names)} against {source}" for source, names in sources.items()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pandas as pd
 
 from tpu_perf.analysis.device_memory import NO_PROGRAMS
@@ -69,6 +71,22 @@ def events_per_step(tables: RunTables, kind: str) -> float:
         return 0.0
     counts = tables.timed_events(kind)["step"].value_counts()
     return float(counts.reindex(tables.timed["step"].to_numpy(), fill_value=0).median())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierTotals:
+    """What one tier of the cache gave when memory had nothing."""
+
+    programs: int
+    seconds: float
+
+
+def tier_totals(tables: RunTables, tier: Tier) -> TierTotals:
+    """Programs this tier gave and the seconds that took (trace_ns + backend_ns)."""
+    events = tables.events("compile")
+    events = events[events["tier"] == tier]
+    nanoseconds = float(events["trace_ns"].sum() + events["backend_ns"].sum())
+    return TierTotals(programs=len(events), seconds=nanoseconds * NS)
 
 
 def program_table(tables: RunTables) -> pd.DataFrame:

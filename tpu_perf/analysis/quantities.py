@@ -68,6 +68,11 @@ def count(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 program`, `1,200 programs`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def percent(value: float) -> str:
     """A fraction as a percentage that never rounds up to a full hundred or down to zero.
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tpu_perf.analysis import quantities
 from tpu_perf.analysis.ladder_metrics import completed
+from tpu_perf.analysis.model_flops import peak_notes
 from tpu_perf.analysis.rung_record import RungRecord
 from tpu_perf.export.html import FILE_NAME as REPORT_FILE
 from tpu_perf.record.ladder import Ladder
@@ -119,7 +120,7 @@ def _row(
     baseline: str,
     width: int,
 ) -> None:
-    names = textwrap.wrap(rung.name, NAME_WIDTH, break_on_hyphens=False) or [""]
+    names = textwrap.wrap(printable(rung.name), NAME_WIDTH, break_on_hyphens=False) or [""]
     if rung.name == baseline:
         names.append("  (baseline)")
     statuses = textwrap.wrap(rung.status.replace("_", " "), STATUS_WIDTH)
@@ -145,8 +146,16 @@ def _at(lines: list[str] | tuple[str, ...], index: int) -> str:
     return lines[index] if index < len(lines) else ""
 
 
+def printable(text: str) -> str:
+    """Text of others without what would move the cursor or colour the screen."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 def _wrapped(console: Console, text: str, width: int, indent: int, style: str = "") -> None:
-    for line in textwrap.wrap(text, width - indent, break_on_hyphens=False) or [""]:
+    lines = textwrap.wrap(
+        printable(text), width - indent, break_on_hyphens=False, max_lines=8, placeholder=" ..."
+    )
+    for line in lines:
         _print(console, Text(" " * indent + line, style=style))
 
 
@@ -172,20 +181,6 @@ def _legend(
         _wrapped(console, note, width, indent=0, style="dim")
 
 
-def peak_notes(rungs: Iterable[RungRecord]) -> list[str]:
-    """Where the peak of MFU came from, one sentence for each distinct source."""
-    sources: dict[str, list[str]] = {}
-    for rung in rungs:
-        facts = rung.facts
-        if facts.peak_flops_per_s:
-            rate = quantities.scaled(facts.peak_flops_per_s, "FLOP/s")
-            source = f"{rate}, {facts.peak_source or 'source unknown'}"
-            sources.setdefault(source, []).append(rung.name)
-    if len(sources) == 1:
-        return [f"MFU against a peak of {next(iter(sources))}"]
-    return [f"MFU of {', '.join(names)} against {source}" for source, names in sources.items()]
-
-
 def _warnings(ladder: Ladder, rungs: list[RungRecord]) -> list[tuple[str, str]]:
     of_ladder = [("ladder", warning) for warning in ladder.warnings]
     return of_ladder + [(rung.name, warning) for rung in rungs for warning in rung.warnings]
@@ -199,7 +194,8 @@ def _sentences(
         return
     _print(console, Text(f"\n{title}", style="bold"))
     for name, sentence in pairs:
-        lines = textwrap.wrap(sentence or "", width - NAME_WIDTH - 3, break_on_hyphens=False)
+        name, sentence = printable(name), printable(sentence or "")
+        lines = textwrap.wrap(sentence, width - NAME_WIDTH - 3, break_on_hyphens=False)
         if len(name) > NAME_WIDTH:
             _print(console, Text(f"  {name}", style="bold"))
             name = ""

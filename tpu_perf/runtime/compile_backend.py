@@ -1,7 +1,233 @@
-"""torch.compile(backend="tpu")."""
+"""torch.compile(backend="tpu"): Dynamo and AOTAutograd give graphs, the table makes programs."""
 
 from __future__ import annotations
 
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.registry import register_backend
+from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from tpu_perf.recorder import active
+from tpu_perf.runtime.buffers import Spec, buffer_of, wrap
+from tpu_perf.runtime.decompositions import decompositions_for_compile
+from tpu_perf.runtime.dtypes import numpy_dtype
+from tpu_perf.runtime.graph import GraphEvaluator, missing_ops, random_draws
+from tpu_perf.runtime.program_cache import CACHE, Program, user_line
+from tpu_perf.runtime.random_numbers import GENERATOR
+from tpu_perf.runtime.views import ViewPlan, view_plan
+
+_clock = time.perf_counter_ns
+_REASON = "compile_mode_execution"
+
+
+class CompiledGraph:
+    """One AOTAutograd graph as XLA programs, one per geometry of its inputs."""
+
+    def __init__(self, module: torch.fx.GraphModule, name: str) -> None:
+        missing = missing_ops(module)
+        if missing:
+            raise NotImplementedError(
+                f"torch.compile on device tpu: no lowering for {', '.join(sorted(missing))} in the "
+                f"graph compiled at {user_line()}; run this part eagerly with "
+                "torch.compiler.disable, or with TORCH_TPU_CPU_FALLBACK=1"
+            )
+        self.name = name
+        self.evaluator = GraphEvaluator(module)
+        self.ops = sum(n.op == "call_function" for n in module.graph.nodes)
+        self.draws = random_draws(module)
+        self.text = _graph_text(module, self.evaluator.constants)
+        placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+        position = {n: i for i, n in enumerate(placeholders)}
+        outputs = next(n for n in module.graph.nodes if n.op == "output").args[0]
+        flat = list(torch.utils._pytree.tree_leaves(outputs, is_leaf=lambda x: x is None))
+        #: For every output: the input it simply hands on (no program output), or None.
+        self.handed_on = [position.get(o) if isinstance(o, torch.fx.Node) else None for o in flat]
+        self.constant = [o if not isinstance(o, torch.fx.Node) else _COMPUTED for o in flat]
+        self.metas = [_output_spec(o) for o in flat]
+        self._programs: dict[Any, tuple[Program, list[int], tuple[Spec, ...]]] = {}
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        recorder = active.recorder
+        start = _clock() if recorder is not None else 0
+        arrays, key = [], []
+        for value in inputs:
+            if isinstance(value, torch.Tensor):
+                if value.device.type != "tpu":
+                    value = value.to("tpu")
+                buffer = buffer_of(value)
+                array = buffer.array
+                if array is None or buffer.segment is not None:
+                    array = buffer.ready(_REASON)
+                arrays.append(array)
+                key.append(
+                    (buffer.spec, value.dtype, value.shape, value.stride(), value.storage_offset())
+                )
+            else:
+                key.append(value)
+        program, specs = self._program(tuple(key), inputs)
+        if self.draws:
+            arrays += GENERATOR.take(self.draws)
+        outs = iter(program.run(*arrays))
+        results: list[Any] = []
+        for handed_on, constant, spec in zip(self.handed_on, self.constant, specs, strict=True):
+            if handed_on is not None:
+                results.append(inputs[handed_on])
+            elif constant is not _COMPUTED:
+                results.append(constant)
+            elif spec is None:
+                results.append(None)
+            else:
+                results.append(wrap(next(outs), spec))
+        if recorder is not None:
+            recorder.dispatch((start, _clock(), self.name, program.index, recorder.step))
+        return results
+
+    def _program(self, key: Any, inputs: Sequence[Any]) -> tuple[Program, list[Spec | None]]:
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = self._build(key)  # type: ignore[assignment]
+        return program, self.metas  # type: ignore[return-value]
+
+    def _build(self, key: Any) -> Program:
+        views: list[ViewPlan | int | float] = [
+            view_plan(k[0], k[1], tuple(k[2]), tuple(k[3]), k[4]) if isinstance(k, tuple) else k
+            for k in key
+        ]
+        avals = [
+            (v.spec.shape, numpy_dtype(v.spec.dtype)) for v in views if isinstance(v, ViewPlan)
+        ]
+        if self.draws:
+            avals += [((), numpy_dtype(torch.int64))] * 2
+        wanted = [
+            i for i, (h, c) in enumerate(zip(self.handed_on, self.constant, strict=True))
+            if h is None and c is _COMPUTED
+        ]  # fmt: skip
+
+        def compute(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+            feed = iter(arrays)
+            values = [v.read(next(feed)) if isinstance(v, ViewPlan) else v for v in views]
+            seed = offset = None
+            if self.draws:
+                seed, offset = next(feed), next(feed)
+            results = self.evaluator(values, seed, offset)
+            return tuple(results[i] for i in wanted if results[i] is not None)
+
+        geometry = [
+            f"{v.spec!r}{v.dtype}{v.size}{v.stride}{v.offset}" if isinstance(v, ViewPlan) else v
+            for v in views
+        ]
+        return CACHE.build(
+            name=self.name, kind="graph", ops=self.ops,
+            key_text=f"graph({geometry})\n{self.text}", compute=compute, in_avals=avals,
+        )  # fmt: skip
+
+
+_COMPUTED = object()
+
+
+def _output_spec(node: Any) -> Spec | None:
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    return Spec.of(tuple(int(s) for s in value.shape), value.dtype)
+
+
+def _graph_text(module: torch.fx.GraphModule, constants: dict[str, Any]) -> str:
+    """The graph as text with shapes: what the cache key needs of it."""
+    lines = []
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        kinds = [
+            f"{v.dtype}{tuple(v.shape)}"
+            for v in torch.utils._pytree.tree_leaves(value)
+            if isinstance(v, torch.Tensor)
+        ]
+        constant = ""
+        if node.op == "get_attr":
+            value = constants[node.target]
+            if isinstance(value, np.ndarray):
+                constant = hashlib.sha256(value.tobytes()).hexdigest()
+        lines.append(f"{node.name}={node.target}{node.args}{node.kwargs}:{kinds}{constant}")
+    return "\n".join(lines)
+
+
+def _compiler(kind: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Any]:
+    def compile_graph(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        graph = CompiledGraph(module, f"compiled_{kind}")
+        return make_boxed_func(graph)
+
+    return compile_graph
+
+
+def tpu_backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Any:
+    """The Dynamo backend: a forward and a backward program per graph."""
+    compiled = aot_autograd(
+        fw_compiler=_compiler("forward"),
+        bw_compiler=_compiler("backward"),
+        inference_compiler=_compiler("inference"),
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=dict(decompositions_for_compile()),
+        keep_inference_input_mutations=False,
+    )
+    return compiled(module, example_inputs)
+
 
 def register() -> None:
-    """Register the backend."""
+    """Make the backend known to Dynamo, and the device to its device-dependent code."""
+    register_backend(tpu_backend, name="tpu")
+    tpu = torch.tpu  # type: ignore[attr-defined]
+
+    class TpuInterface(DeviceInterface):
+        Event = tpu.Event
+        Stream = tpu.Stream
+        device = tpu.device
+
+        class Worker:
+            @staticmethod
+            def set_device(device: int) -> None:
+                """One device."""
+
+            @staticmethod
+            def current_device() -> int:
+                return 0
+
+            @staticmethod
+            def get_device_properties(device: Any = None) -> Any:
+                return tpu.get_device_properties(device)
+
+        current_device = staticmethod(tpu.current_device)
+        set_device = staticmethod(tpu.set_device)
+        device_count = staticmethod(tpu.device_count)
+        is_available = staticmethod(tpu.is_available)
+        current_stream = staticmethod(tpu.current_stream)
+        set_stream = staticmethod(tpu.set_stream)
+        synchronize = staticmethod(tpu.synchronize)
+        get_device_properties = staticmethod(tpu.get_device_properties)
+        exchange_device = staticmethod(tpu.exchange_device)
+        maybe_exchange_device = staticmethod(tpu.maybe_exchange_device)
+
+        @staticmethod
+        def get_raw_stream(device_idx: int) -> int:
+            return 0
+
+        @staticmethod
+        def get_compute_capability(device: Any = None) -> str:
+            return "tpu"
+
+        @staticmethod
+        def is_bf16_supported(including_emulation: bool = False) -> bool:
+            return True
+
+    register_interface_for_device("tpu", TpuInterface)
+    # A second shape compiles a second static program, as TorchTPU does: XLA has no dynamic
+    # shapes worth using, and a recompile is counted and explained instead.
+    torch._dynamo.config.automatic_dynamic_shapes = False

@@ -8,7 +8,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tpu_perf.runtime.lowerings.registry import TABLE, Call, TensorMeta, as_array
 
@@ -56,8 +58,8 @@ class GraphEvaluator:
     """Calls like a function from input arrays to output arrays (None outputs stay None)."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
-        self.module = module
         self.nodes = list(module.graph.nodes)
+        self.constants = _constants(module)
 
     def __call__(self, inputs: Sequence[Any], seed: Any = None, offset: Any = None) -> list[Any]:
         env: dict[torch.fx.Node, Any] = {}
@@ -71,7 +73,9 @@ class GraphEvaluator:
             if node.op == "placeholder":
                 env[node] = next(feed, None)
             elif node.op == "get_attr":
-                env[node] = self._attribute(node.target)
+                constant = self.constants[node.target]
+                is_array = isinstance(constant, np.ndarray)
+                env[node] = jnp.asarray(constant) if is_array else constant
             elif node.op == "output":
                 return [
                     None if v is None else v
@@ -92,15 +96,23 @@ class GraphEvaluator:
                 env[node] = _fit(lowering.lower(call, *args, **kwargs), node)
         raise AssertionError("a graph without an output node")
 
-    def _attribute(self, target: str) -> Any:
-        found: Any = self.module
-        for part in target.split("."):
-            found = getattr(found, part)
-        if isinstance(found, torch.Tensor):
-            from tpu_perf.runtime.transfers import to_host_array
 
-            return jnp.asarray(to_host_array(found))
-        return found
+def _constants(module: torch.fx.GraphModule) -> dict[str, Any]:
+    """Attributes that the graph reads: tensors as host arrays, other objects as they are."""
+    from tpu_perf.runtime.transfers import to_host_array
+
+    found: dict[str, Any] = {}
+    for node in module.graph.nodes:
+        if node.op != "get_attr":
+            continue
+        value: Any = module
+        for part in node.target.split("."):
+            value = getattr(value, part)
+        if isinstance(value, torch.Tensor):
+            with _disable_current_modes():
+                value = to_host_array(value.cpu())
+        found[node.target] = value
+    return found
 
 
 def _metas(node: torch.fx.Node) -> tuple[TensorMeta, ...]:

@@ -80,7 +80,7 @@ def build_plan(signature: Signature, bound: Bound) -> CallPlan:
 
 #: In-place ops whose result does not depend on what was there before.
 OVERWRITES = {
-    "fill.Scalar", "fill.Tensor", "zero.default", "copy.default", "uniform.default",
+    "fill.Scalar", "fill.Tensor", "zero.default", "copy.default", "copy_.default", "uniform.default",
     "normal_functional.default", "normal.default", "bernoulli.p", "bernoulli.Tensor",
     "random.default", "random.from", "random.to", "exponential.default", "cauchy.default",
     "geometric.default", "log_normal.default",

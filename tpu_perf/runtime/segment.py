@@ -49,6 +49,7 @@ class Segment:
         self.nodes: list[Node] = []
         self.inputs: list[jax.Array] = []
         self.input_values: list[int] = []
+        self.input_buffers: list[Buffer] = []
         self.owners: list[Buffer] = []
         self.replaced: dict[int, jax.Array] = {}
         self.numbers: list[tuple[Any, ...]] = []
@@ -108,6 +109,8 @@ class Segment:
             self._count += 1
             self.inputs.append(array)  # keeps id(array) from being reused
             self.input_values.append(value)
+            if not self.cuts_on_repeats:
+                self.input_buffers.append(buffer)  # whole-step capture asks where values come from
         return value
 
     def flush(self, reason: str) -> None:
@@ -119,11 +122,7 @@ class Segment:
             start = _clock() if recorder is not None else 0
             work = self.take_work()
             program, arguments = work.program()
-            outs = program.run(*arguments)
-            for buffer, array in zip(work.live, outs, strict=True):
-                buffer.segment = None
-                buffer.value = -1
-                buffer.fill(array)
+            work.store(program.run(*arguments))
             if recorder is not None:
                 recorder.flush((start, _clock(), reason, len(work.nodes), program.index,
                                 recorder.step))  # fmt: skip
@@ -147,8 +146,8 @@ class Segment:
             for i, array in enumerate(self.inputs)
             if self.replaced.get(id(array)) is array and sys.getrefcount(array) <= _SOLE_HOLDERS
         ]
-        work = Work(self.nodes, self.inputs, self.input_values, self.numbers, self.draws,
-                    kept, tuple(kept_values), tuple(donated))  # fmt: skip
+        work = Work(self.nodes, self.inputs, self.input_values, self.input_buffers, self.numbers,
+                    self.draws, kept, tuple(kept_values), tuple(donated))  # fmt: skip
         self._reset()
         return work
 
@@ -166,17 +165,18 @@ class Work:
     """A detached segment: nodes, their inputs, and which values are wanted."""
 
     __slots__ = (
-        "donated", "draws", "input_values", "inputs", "live", "live_values", "nodes", "numbers",
+        "donated", "draws", "input_buffers", "input_values", "inputs", "live", "live_values", "nodes", "numbers",
     )  # fmt: skip
 
     def __init__(
         self, nodes: list[Node], inputs: list[jax.Array], input_values: list[int],
-        numbers: list[tuple[Any, ...]], draws: list[int], live: list[Buffer],
+        input_buffers: list[Buffer], numbers: list[tuple[Any, ...]], draws: list[int], live: list[Buffer],
         live_values: tuple[int, ...], donated: tuple[int, ...],
     ) -> None:  # fmt: skip
         self.nodes = nodes
         self.inputs = inputs
         self.input_values = input_values
+        self.input_buffers = input_buffers
         self.numbers = numbers
         self.draws = draws
         self.live = live
@@ -194,11 +194,21 @@ class Work:
 
     def program(self) -> tuple[Program, list[Any]]:
         """The program (compiled if it is new) and its arguments."""
+        return self.program_of_kind("segment")
+
+    def program_of_kind(self, kind: str) -> tuple[Program, list[Any]]:
         key = self.key()
         program = _programs.get(key)
         if program is None:
-            program = _programs[key] = self.build("segment")
+            program = _programs[key] = self.build(kind)
         return program, [*self.inputs, *self.packed()]
+
+    def store(self, outs: tuple[jax.Array, ...]) -> None:
+        """Give the wanted buffers their arrays."""
+        for buffer, array in zip(self.live, outs, strict=True):
+            buffer.segment = None
+            buffer.value = -1
+            buffer.fill(array)
 
     def packed(self) -> list[Any]:
         """Run-time numbers and draw offsets as one array a kind: a scalar argument each would

@@ -13,6 +13,7 @@ from tpu_perf.recorder import active
 from tpu_perf.runtime import jax_private
 from tpu_perf.runtime.buffers import buffer_of
 from tpu_perf.runtime.dtypes import numpy_dtype
+from tpu_perf.runtime.modes import STATE
 from tpu_perf.runtime.program_cache import CACHE
 from tpu_perf.runtime.views import view_plan
 
@@ -49,6 +50,10 @@ def to_device(tensor: torch.Tensor) -> jax.Array:
 
 def to_host(tensor: torch.Tensor, reason: str = ".cpu()") -> torch.Tensor:
     """Copy a device tensor's values to a new contiguous CPU tensor; waits for them."""
+    if STATE.capturing:
+        from tpu_perf.runtime.whole_step import refuse_read
+
+        refuse_read()
     buffer = buffer_of(tensor)
     base = buffer.ready(reason)
     view = view_plan(

@@ -1,11 +1,273 @@
-"""Whole-step capture."""
+"""A whole training step as one program: forward, backward and an unmodified torch optimizer.
+
+The step function runs once under recording, with no cut, and becomes one program that takes the
+state (parameters, optimizer state) donated and the batch as arguments. When two recordings in a
+row are the same in every respect, later steps run the program without running the Python.
+Whatever differs from step to step (a learning rate, a shape, data uploaded inside the step) makes
+the step be recorded again, which is slower but right; `why_recorded` says what it was.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-def note_upload(src: Any, dst: Any) -> None: ...
+from tpu_perf.errors import WorkloadError
+from tpu_perf.runtime.buffers import Buffer, Spec, buffer_of, wrap
+from tpu_perf.runtime.modes import STATE, EagerMode
+from tpu_perf.runtime.program_cache import Program, user_line
+from tpu_perf.runtime.random_numbers import GENERATOR
+from tpu_perf.runtime.segment import Segment, Work, flush_all, pack, set_current_segment
+from tpu_perf.runtime.transfers import to_device, to_host_array
+
+#: Uploads of the recording in progress: (buffer, CPU tensor).
+_uploads: list[tuple[Buffer, torch.Tensor]] = []
 
 
-def refuse_read() -> None: ...
+def note_upload(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Called by the copy kernel while a step is recorded."""
+    _uploads.append((buffer_of(target), source))
+
+
+def refuse_read() -> None:
+    """Called when the step reads a value on the host, which one program cannot wait for."""
+    raise WorkloadError(
+        f"the step reads a value of the device on the host at {user_line()}, so it cannot be one "
+        "program",
+        hint="move .item(), .cpu(), print or the if on a tensor out of the step, or use the "
+        "defer_and_fuse or compile rung",
+    )
+
+
+@contextmanager
+def _recording(segment: Segment) -> Iterator[None]:
+    flush_all("unknown")
+    before_mode, before_segment = STATE.mode, set_current_segment(segment)
+    multithreading = torch._C._is_multithreading_enabled()
+    torch._C._set_multithreading_enabled(False)
+    STATE.mode, STATE.capturing = EagerMode.DEFER_AND_FUSE, True
+    _uploads.clear()
+    try:
+        yield
+    finally:
+        STATE.mode, STATE.capturing = before_mode, False
+        set_current_segment(before_segment)
+        torch._C._set_multithreading_enabled(multithreading)
+
+
+class _Recording:
+    """One recorded step: its work, and where every input of the program comes from."""
+
+    def __init__(self, work: Work, leaves: list[Any], outputs: list[Any], spec: Any) -> None:
+        self.work = work
+        self.program_key = work.key()
+        self.numbers = list(work.numbers)
+        self.output_spec = spec
+        by_array = {id(b.array): b for b in _buffers_of(leaves)}
+        arguments = {id(b): i for i, b in enumerate(_buffers_of(leaves))}
+        uploads = {id(b): source for b, source in _uploads}
+        hosts = {id(leaf): i for i, leaf in enumerate(leaves)}
+        del by_array
+        self.sources: list[tuple[str, Any]] = []
+        for array, holder in zip(work.inputs, work.input_buffers, strict=True):
+            source = uploads.get(id(holder))
+            if id(holder) in arguments:
+                self.sources.append(("argument", arguments[id(holder)]))
+            elif source is not None and id(source) in hosts:
+                self.sources.append(("host argument", hosts[id(source)]))
+            elif source is not None:
+                digest = hashlib.sha256(to_host_array(source).tobytes()).hexdigest()
+                self.sources.append(("constant", (digest, array)))
+            else:
+                self.sources.append(("state", holder))
+        result_of = {id(buffer): i for i, buffer in enumerate(work.live)}
+        self.results = [
+            result_of.get(id(buffer_of(o))) if isinstance(o, torch.Tensor) else None
+            for o in outputs
+        ]
+        self.outputs = outputs
+
+    def differs_from(self, other: _Recording) -> str | None:
+        """Why this step could not stand for the other, None if it can."""
+        if self.program_key != other.program_key:
+            return "its ops differ from those of the step before"
+        if self.numbers != other.numbers:
+            at = next(i for i, (a, b) in enumerate(zip(self.numbers, other.numbers, strict=True))
+                      if a != b)  # fmt: skip
+            with_numbers = [plan for plan, _, _ in self.work.nodes if plan.number_kinds]
+            return (f"a Python number changes from step to step: {with_numbers[at].op} got "
+                    f"{other.numbers[at]}, then {self.numbers[at]}")  # fmt: skip
+        for mine, its in zip(self.sources, other.sources, strict=True):
+            if mine[0] != its[0]:
+                return "its inputs come from elsewhere than in the step before"
+            if mine[0] == "state" and mine[1] is not its[1]:
+                return "it reads tensors made anew by the step before"
+            if mine[0] == "constant" and mine[1][0] != its[1][0]:
+                return "it uploads other data in each step; pass the data as an argument"
+        return None
+
+
+def _buffers_of(leaves: list[Any]) -> list[Buffer]:
+    return [
+        buffer_of(leaf)
+        for leaf in leaves
+        if isinstance(leaf, torch.Tensor) and leaf.device.type == "tpu"
+    ]
+
+
+class WholeStep:
+    """`step(*args)` as one program. `optimizers` are made capturable, so that their bias
+    corrections are computed on the device instead of changing Python numbers."""
+
+    def __init__(
+        self, step: Callable[..., Any], optimizers: tuple[torch.optim.Optimizer, ...] = ()
+    ) -> None:
+        self.step = step
+        self.optimizers = optimizers
+        self.notes: list[str] = []
+        self.replays = 0
+        self.recordings = 0
+        self.why_recorded: str | None = None
+        self._last: _Recording | None = None
+        self._guard: Any = None
+        self._replay: _Replay | None = None
+        for optimizer in optimizers:
+            self.notes += make_capturable(optimizer)
+
+    def __call__(self, *args: Any) -> Any:
+        leaves, _ = tree_flatten(args)
+        guard = self._guard_of(leaves)
+        if self._replay is not None and guard == self._guard:
+            self.replays += 1
+            return self._replay.run(leaves)
+        return self._record(args, leaves, guard)
+
+    def _guard_of(self, leaves: list[Any]) -> Any:
+        shapes = [
+            (leaf.shape, leaf.dtype, leaf.device.type) if isinstance(leaf, torch.Tensor) else leaf
+            for leaf in leaves
+        ]
+        hyper = [
+            value
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for value in group.values()
+            if isinstance(value, (float, int, tuple))
+        ]
+        return (shapes, hyper)
+
+    def _record(self, args: Any, leaves: list[Any], guard: Any) -> Any:
+        self.recordings += 1
+        segment = Segment()
+        segment.cuts_on_repeats = False
+        with _recording(segment):
+            result = self.step(*args)
+        outputs, spec = tree_flatten(result)
+        work = segment.take_work()
+        recording = _Recording(work, leaves, outputs, spec)
+        program, arguments = work.program_of_kind("step")
+        work.store(program.run(*arguments))
+        before = self._last
+        self._last = recording
+        self._replay = None
+        if before is None or guard != self._guard:
+            self.why_recorded = "first step" if before is None else "shapes or settings changed"
+        else:
+            self.why_recorded = recording.differs_from(before)
+            if self.why_recorded is None:
+                self._replay = _Replay(recording, program)
+        self._guard = guard
+        return result
+
+
+class _Replay:
+    """Runs the program of a recording on the state as it is now."""
+
+    def __init__(self, recording: _Recording, program: Program) -> None:
+        work = recording.work
+        self.call = program.run
+        self.sources = recording.sources
+        self.state = [s[1] if s[0] == "state" else None for s in recording.sources]
+        self.numbers = pack(recording.numbers, [])
+        self.first_draw = work.draws[0] if work.draws else 0
+        self.draws = [d - self.first_draw for d in work.draws]
+        self.live = work.live
+        returned = {i for i in recording.results if i is not None}
+        self.fills = [(i, b) for i, b in enumerate(work.live) if i not in returned]
+        self.results = recording.results
+        self.outputs = recording.outputs
+        self.spec = recording.output_spec
+        self.specs: list[Spec] = [b.spec for b in work.live]
+        self.plain = all(b is not None for b in self.state)
+        # Returned tensors belong to the user: later steps return new ones.
+        self.views = [
+            (tuple(o.shape), tuple(o.stride()), o.storage_offset())
+            if isinstance(o, torch.Tensor) else None
+            for o in recording.outputs
+        ]  # fmt: skip
+
+    def run(self, leaves: list[Any]) -> Any:
+        arguments = [
+            b.array if b is not None and b.segment is None and b.array is not None
+            else self._argument(i, leaves)
+            for i, b in enumerate(self.state)
+        ]  # fmt: skip
+        arguments += self.numbers
+        if self.draws:
+            seed, first = GENERATOR.take(len(self.draws))
+            arguments.append(_draw_words(seed, first, self.draws))
+        outs = self.call(*arguments)
+        for i, buffer in self.fills:
+            buffer.fill(outs[i])
+        results = []
+        for position, output, view in zip(self.results, self.outputs, self.views, strict=True):
+            if position is None or view is None:
+                results.append(output)
+                continue
+            tensor = wrap(outs[position], self.specs[position])
+            if view[0] != self.specs[position].shape or view[2]:
+                tensor = tensor.as_strided(*view)
+            results.append(tensor)
+        return tree_unflatten(results, self.spec)
+
+    def _argument(self, index: int, leaves: list[Any]) -> Any:
+        kind, what = self.sources[index]
+        if kind == "argument":
+            device_leaves = [
+                leaf for leaf in leaves
+                if isinstance(leaf, torch.Tensor) and leaf.device.type == "tpu"
+            ]  # fmt: skip
+            return buffer_of(device_leaves[what]).ready("unknown")
+        if kind == "host argument":
+            return to_device(leaves[what])
+        if kind == "constant":
+            return what[1]
+        return what.ready("unknown")
+
+
+def _draw_words(seed: int, first: int, offsets: list[int]) -> Any:
+    import numpy as np
+
+    return np.array([seed, *(first + d for d in offsets)], np.int64)
+
+
+def make_capturable(optimizer: torch.optim.Optimizer) -> list[str]:
+    """Switch a torch optimizer to its own capturable form, where it has one; says what changed."""
+    notes = []
+    for group in optimizer.param_groups:
+        if "capturable" in group and not group["capturable"] and not group.get("fused"):
+            group["capturable"] = True
+            notes.append(
+                f"{type(optimizer).__name__} runs with capturable=True: its step counts and bias "
+                "corrections are computed on the device"
+            )
+    for state in optimizer.state.values():
+        step = state.get("step")
+        if isinstance(step, torch.Tensor) and step.device.type == "cpu":
+            state["step"] = step.to("tpu")
+    return list(dict.fromkeys(notes))

@@ -1,0 +1,240 @@
+"""Engine `xla`: our runtime, device "tpu", in all its modes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from tpu_perf.engines.interface import (
+    ENGINES,
+    DoesNotFit,
+    LaneTimes,
+    RungUnavailable,
+    StepOutcome,
+)
+from tpu_perf.record.events import PROGRAM_COLUMNS
+from tpu_perf.record.plan import Mode, Plan
+from tpu_perf.record.store import arrow_schema
+from tpu_perf.workloads.interface import Batch, BuiltWorkload
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import torch
+
+Step = Callable[[Batch], tuple["torch.Tensor", "torch.Tensor | None"]]
+
+_EAGER_MODES: dict[Mode, str] = {
+    "strict": "DEFER_NEVER",
+    "debug": "DEFER_NEVER_AND_LAUNCH_BLOCKING",
+    "defer_and_fuse": "DEFER_AND_FUSE",
+    "compile": "DEFER_NEVER",
+    "whole_step": "DEFER_NEVER",
+}
+
+
+class XlaSession:
+    """A rung on device "tpu"."""
+
+    def __init__(
+        self, workload: BuiltWorkload, step: Step, more_notes: Callable[[], Mapping[str, str]]
+    ) -> None:
+        from tpu_perf.runtime.program_cache import CACHE
+
+        self._workload = workload
+        self._step = step
+        self._more_notes = more_notes
+        self._cache = CACHE
+        self._last: tuple[torch.Tensor, torch.Tensor | None] | None = None
+
+    def step(self, index: int) -> None:
+        batch = {name: value.to("tpu") for name, value in self._workload.batch(index).items()}
+        try:
+            self._last = self._step(batch)
+        except RuntimeError as error:
+            _raise_if_out_of_memory(error)
+            raise
+
+    def fence(self) -> None:
+        from tpu_perf.runtime.transfers import synchronize
+
+        try:
+            synchronize()
+        except RuntimeError as error:
+            _raise_if_out_of_memory(error)
+            raise
+
+    def outcome(self) -> StepOutcome:
+        if self._last is None:
+            return StepOutcome(loss=None, grad_norm=None)
+        loss, norm = self._last
+        return StepOutcome(loss=float(loss), grad_norm=None if norm is None else float(norm))
+
+    def compile_count(self) -> int:
+        return self._cache.misses
+
+    def measure_lanes(self, first_index: int, steps: int) -> LaneTimes:
+        from tpu_perf.runtime.device_lane import profile_device
+
+        dispatch: list[int] = []
+
+        def run() -> None:
+            for i in range(steps):
+                start = time.perf_counter_ns()
+                self.step(first_index + i)
+                dispatch.append(time.perf_counter_ns() - start)
+                self.fence()
+
+        busy = profile_device(run)
+        if busy is None:
+            return LaneTimes(
+                host_ns=median(dispatch), device_ns=None,
+                note="XLA's profiler reported no device events",
+            )  # fmt: skip
+        return LaneTimes(
+            host_ns=max(0.0, median(dispatch) - busy.inline_ns / steps),
+            device_ns=busy.busy_ns / steps,
+            note=f"{steps} extra steps under XLA's profiler: device time is when at least one XLA "
+            "op ran, host time is the step function's, less XLA ops run on the calling thread",
+        )
+
+    def programs(self) -> pa.Table | None:
+        import pyarrow as pa
+
+        rows = []
+        for program in self._cache.programs:
+            cost = program.executable.cost()
+            rows.append(
+                (
+                    *(program.index, program.key, program.name, program.kind, program.ops),
+                    *(program.bytes_in, program.bytes_out),
+                    *(cost.get("bytes accessed"), cost.get("flops")),
+                    *(program.executable.temp_bytes(), program.donated_bytes),
+                )
+            )
+        schema = arrow_schema(PROGRAM_COLUMNS)
+        columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+        arrays = [
+            pa.array(values, pa.string()).dictionary_encode()
+            if pa.types.is_dictionary(field.type)
+            else pa.array(values, field.type)
+            for values, field in zip(columns, schema, strict=True)
+        ]
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+    def peak_bytes(self) -> int | None:
+        from tpu_perf.runtime.memory import MEMORY
+
+        return MEMORY.peak
+
+    def notes(self) -> Mapping[str, str]:
+        from tpu_perf.runtime.host_fallback import USES
+
+        notes = dict(self._more_notes())
+        if USES:
+            used = ", ".join(f"{op} x{count}" for op, count in USES.most_common())
+            notes["host_fallback"] = f"computed by torch on the host: {used}"
+        directory = self._cache.directory
+        if directory is not None and directory.disabled is not None:
+            notes["program_cache"] = f"the directory tier went off: {directory.disabled}"
+        return notes
+
+
+class XlaEngine:
+    """The registry's entry."""
+
+    modes = tuple(_EAGER_MODES)
+
+    def open(self, plan: Plan, workload: BuiltWorkload) -> XlaSession:
+        _limit_threads(plan.threads)
+        import torch
+
+        from tpu_perf.runtime import device
+
+        device.load()
+        from tpu_perf.runtime.modes import STATE, EagerMode, switch
+        from tpu_perf.runtime.program_cache import CACHE
+
+        CACHE.use_directory(plan.cache_dir)
+        CACHE.compiler_options = dict(plan.compiler_options)
+        STATE.cpu_fallback = STATE.cpu_fallback or plan.cpu_fallback
+        switch(EagerMode[_EAGER_MODES[plan.mode]])
+        torch.manual_seed(plan.seed)
+        try:
+            step, notes = _build_step(plan, workload)
+        except RuntimeError as error:
+            _raise_if_out_of_memory(error)
+            raise
+        return XlaSession(workload, step, notes)
+
+    def device(self) -> tuple[str, int]:
+        from tpu_perf.runtime import jax_private
+
+        return str(jax_private.device().device_kind), 1
+
+
+def _build_step(
+    plan: Plan, workload: BuiltWorkload
+) -> tuple[Step, Callable[[], Mapping[str, str]]]:
+    import torch
+
+    from tpu_perf.runtime.whole_step import WholeStep
+    from tpu_perf.workloads.training_step import TrainingStep, build_optimizer
+
+    def no_notes() -> Mapping[str, str]:
+        return {}
+
+    if workload.make_step is not None:
+        users = workload.make_step(torch.device("tpu"))
+        if plan.mode == "compile":
+            raise RungUnavailable(
+                "the workload brings its own step function; this rung compiles a model"
+            )
+        if plan.mode == "whole_step":
+            users = whole = WholeStep(users)
+            return lambda batch: (users(batch).detach(), None), lambda: _whole_step_notes(whole)
+        return lambda batch: (users(batch).detach(), None), no_notes
+    module = workload.module.to("tpu")
+    optimizer = build_optimizer(module, plan.optimizer)
+    training = TrainingStep(
+        module=torch.compile(module, backend="tpu", dynamic=False)  # type: ignore[arg-type]
+        if plan.mode == "compile"
+        else module,
+        optimizer=optimizer,
+        loss=workload.loss,
+        precision=plan.precision,
+        device_type="tpu",
+    )
+    if plan.mode == "whole_step":
+        whole = WholeStep(training, (optimizer,))
+        return whole, lambda: _whole_step_notes(whole)
+    return training, no_notes
+
+
+def _whole_step_notes(whole: Any) -> Mapping[str, str]:
+    notes = {"whole_step": f"{whole.recordings} steps recorded, {whole.replays} replayed"}
+    if whole.why_recorded:
+        notes["whole_step"] += f"; recorded again because {whole.why_recorded}"
+    if whole.notes:
+        notes["optimizer"] = "; ".join(whole.notes)
+    return notes
+
+
+def _limit_threads(threads: int | None) -> None:
+    """XLA:CPU sizes its pool by the CPUs this process may run on, once, at start."""
+    import os
+
+    if threads is not None and hasattr(os, "sched_setaffinity"):
+        allowed = sorted(os.sched_getaffinity(0))
+        if threads < len(allowed):
+            os.sched_setaffinity(0, allowed[:threads])
+
+
+def _raise_if_out_of_memory(error: RuntimeError) -> None:
+    text = str(error)
+    if "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower():
+        raise DoesNotFit(text.splitlines()[0]) from error
+
+
+ENGINES.add("xla", XlaEngine())

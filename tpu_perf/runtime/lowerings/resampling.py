@@ -1,0 +1,215 @@
+"""Resampling along dims as products with small constant matrices: adaptive means, interpolation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tpu_perf.runtime.lowerings.precision import is_float, wide
+from tpu_perf.runtime.lowerings.registry import Call, lowers
+
+Matrix = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def _apply(x: jax.Array, matrices: Sequence[Matrix]) -> jax.Array:
+    """Multiply the last dims by one (out, in) matrix each."""
+    x = wide(x)
+    first = x.ndim - len(matrices)
+    for axis, matrix in enumerate(matrices, first):
+        weights = jnp.asarray(matrix.astype(x.dtype))
+        made = lax.dot_general(
+            x, weights, (((axis,), (1,)), ((), ())), precision=lax.Precision.HIGHEST
+        )
+        x = jnp.moveaxis(made, -1, axis)
+    return x
+
+
+def _adaptive(size: int, out: int) -> Matrix:
+    matrix = np.zeros((out, size))
+    for i in range(out):
+        start, end = i * size // out, -(-(i + 1) * size // out)
+        matrix[i, start:end] = 1 / (end - start)
+    return matrix
+
+
+def _positions(size: int, out: int, scale: float | None, align_corners: bool) -> Matrix:
+    """Where each output lies in input coordinates."""
+    places = np.arange(out, dtype=np.float64)
+    if align_corners:
+        return places * ((size - 1) / (out - 1) if out > 1 else 0)
+    step = 1 / scale if scale is not None and scale > 0 else size / out
+    return (places + 0.5) * step - 0.5
+
+
+def _linear(size: int, out: int, scale: float | None, align_corners: bool) -> Matrix:
+    matrix = np.zeros((out, size))
+    places = np.maximum(_positions(size, out, scale, align_corners), 0)
+    for i, place in enumerate(places):
+        low = min(int(place), size - 1)
+        high = min(low + 1, size - 1)
+        matrix[i, low] += 1 - (place - low)
+        matrix[i, high] += place - low
+    return matrix
+
+
+def _cubic(size: int, out: int, scale: float | None, align_corners: bool) -> Matrix:
+    matrix = np.zeros((out, size))
+    for i, place in enumerate(_positions(size, out, scale, align_corners)):
+        low = math.floor(place)
+        for k in range(-1, 3):
+            matrix[i, min(max(low + k, 0), size - 1)] += _cubic_weight(abs(place - low - k))
+    return matrix
+
+
+def _cubic_weight(distance: float, a: float = -0.75) -> float:
+    d = distance
+    if d <= 1:
+        return ((a + 2) * d - (a + 3)) * d * d + 1
+    return ((d - 5) * d + 8) * d * a - 4 * a if d < 2 else 0.0
+
+
+def _nearest_places(size: int, out: int, scale: float | None, exact: bool) -> Matrix:
+    step = np.float32(1 / scale if scale is not None and scale > 0 else size / out)
+    places = np.floor((np.arange(out, dtype=np.float32) + (0.5 if exact else 0)) * step)
+    return np.minimum(places, size - 1).astype(np.int64)
+
+
+def _nearest(size: int, out: int, scale: float | None, exact: bool) -> Matrix:
+    matrix = np.zeros((out, size))
+    matrix[np.arange(out), _nearest_places(size, out, scale, exact)] = 1
+    return matrix
+
+
+def _lower_adaptive(count: int) -> None:
+    @lowers(f"_adaptive_avg_pool{count}d")
+    def forward(call: Call, self: jax.Array, output_size: Sequence[int]) -> jax.Array:
+        sizes = zip(self.shape[-count:], call.shape[-count:], strict=True)
+        return _apply(self, [_adaptive(n, o) for n, o in sizes])
+
+    @lowers(f"_adaptive_avg_pool{count}d_backward")
+    def backward(call: Call, grad_output: jax.Array, self: jax.Array) -> jax.Array:
+        sizes = zip(self.shape[-count:], grad_output.shape[-count:], strict=True)
+        return _apply(grad_output, [_adaptive(n, o).T for n, o in sizes])
+
+
+for _count in (2, 3):
+    _lower_adaptive(_count)
+
+
+def _lower_weighted(name: str, count: int, weights: Any) -> None:
+    def matrices(
+        size: Sequence[int], out: Sequence[int], align: bool, scales: Sequence[float | None]
+    ) -> list[Matrix]:
+        scales = list(scales) + [None] * (count - len(scales))
+        return [weights(n, o, s, align) for n, o, s in zip(size, out, scales, strict=True)]
+
+    @lowers(name, static_numbers=True)
+    def forward(
+        call: Call,
+        self: jax.Array,
+        output_size: Sequence[int],
+        align_corners: bool,
+        *scales: float | None,
+    ) -> jax.Array:
+        return _apply(
+            self, matrices(self.shape[-count:], call.shape[-count:], align_corners, scales)
+        )
+
+    @lowers(f"{name}_backward", static_numbers=True)
+    def backward(
+        call: Call,
+        grad_output: jax.Array,
+        output_size: Sequence[int],
+        input_size: Sequence[int],
+        align_corners: bool,
+        *scales: float | None,
+    ) -> jax.Array:
+        made = matrices(input_size[-count:], grad_output.shape[-count:], align_corners, scales)
+        return _apply(grad_output, [m.T for m in made])
+
+
+_lower_weighted("upsample_linear1d", 1, _linear)
+_lower_weighted("upsample_bilinear2d", 2, _linear)
+_lower_weighted("upsample_trilinear3d", 3, _linear)
+_lower_weighted("upsample_bicubic2d", 2, _cubic)
+
+
+def _lower_nearest(name: str, count: int, exact: bool) -> None:
+    @lowers(name, static_numbers=True)
+    def forward(
+        call: Call, self: jax.Array, output_size: Sequence[int], *scales: float | None
+    ) -> jax.Array:
+        all_scales = list(scales) + [None] * (count - len(scales))
+        for i in range(count):
+            axis = self.ndim - count + i
+            places = _nearest_places(self.shape[axis], call.shape[axis], all_scales[i], exact)
+            self = jnp.take(self, jnp.asarray(places), axis=axis, mode="clip")
+        return self
+
+    @lowers(f"{name}_backward", static_numbers=True)
+    def backward(
+        call: Call,
+        grad_output: jax.Array,
+        output_size: Sequence[int],
+        input_size: Sequence[int],
+        *scales: float | None,
+    ) -> jax.Array:
+        all_scales = list(scales) + [None] * (count - len(scales))
+        geometry = zip(input_size[-count:], grad_output.shape[-count:], all_scales, strict=True)
+        return _apply(grad_output, [_nearest(n, o, s, exact).T for n, o, s in geometry])
+
+
+for _count in (1, 2, 3):
+    _lower_nearest(f"upsample_nearest{_count}d", _count, exact=False)
+    _lower_nearest(f"_upsample_nearest_exact{_count}d", _count, exact=True)
+
+
+@lowers("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
+def reflection_pad(call: Call, self: jax.Array, padding: Sequence[int]) -> jax.Array:
+    return _edge_pad(self, padding, "reflect")
+
+
+@lowers("replication_pad1d", "replication_pad2d", "replication_pad3d")
+def replication_pad(call: Call, self: jax.Array, padding: Sequence[int]) -> jax.Array:
+    return _edge_pad(self, padding, "edge")
+
+
+@lowers("reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward")
+def reflection_pad_backward(
+    call: Call, grad_output: jax.Array, self: jax.Array, padding: Sequence[int]
+) -> jax.Array:
+    return _edge_pad_backward(grad_output, self, padding, "reflect")
+
+
+@lowers("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward")
+def replication_pad_backward(
+    call: Call, grad_output: jax.Array, self: jax.Array, padding: Sequence[int]
+) -> jax.Array:
+    return _edge_pad_backward(grad_output, self, padding, "edge")
+
+
+def _edge_pad(x: jax.Array, padding: Sequence[int], mode: str) -> jax.Array:
+    """Pads count from the last dim backwards; negative ones cut."""
+    cuts: list[slice] = [slice(None)] * x.ndim
+    pads = [(0, 0)] * x.ndim
+    for i in range(len(padding) // 2):
+        axis = x.ndim - 1 - i
+        low, high = padding[2 * i], padding[2 * i + 1]
+        cuts[axis] = slice(max(-low, 0), x.shape[axis] - max(-high, 0))
+        pads[axis] = (max(low, 0), max(high, 0))
+    return jnp.pad(x[tuple(cuts)], pads, mode=mode)
+
+
+def _edge_pad_backward(
+    grad: jax.Array, like: jax.Array, padding: Sequence[int], mode: str
+) -> jax.Array:
+    grad = wide(grad) if is_float(grad.dtype) else grad
+    shape = jax.ShapeDtypeStruct(like.shape, grad.dtype)
+    pull = jax.linear_transpose(lambda x: _edge_pad(x, padding, mode), shape)
+    return jnp.asarray(pull(grad)[0])

@@ -11,7 +11,6 @@ import tempfile
 import traceback
 from typing import Annotated
 
-import click
 import typer
 
 import tpu_perf
@@ -19,6 +18,11 @@ from tpu_perf.cli import doctor, ladder, schema, show
 from tpu_perf.errors import ExitCode, TpuPerfError
 
 INTERRUPTED = 130  # what shells expect of a command that Ctrl-C ended
+
+#: What wrong arguments raise. Typer takes it from click, or since it has its own copy from there.
+_USAGE_ERROR: type[Exception] = next(
+    base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
+)
 
 app = typer.Typer(
     name="tpu-perf",
@@ -56,10 +60,10 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = app(arguments, prog_name="tpu-perf", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else ExitCode.OK)
-    except click.exceptions.Abort:
+    except typer.Abort:
         sys.exit(INTERRUPTED)
-    except click.ClickException as error:
-        error.show()
+    except _USAGE_ERROR as error:
+        error.show()  # type: ignore[attr-defined]
         sys.exit(ExitCode.USAGE)
     except TpuPerfError as error:
         print(f"tpu-perf: {error}", file=sys.stderr)

@@ -8,6 +8,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from tpu_perf.config.catalogue import Catalogue
 from tpu_perf.config.messages import data_path, explain
@@ -79,7 +80,7 @@ def _check(
     data: Any,
     prefix: Path,
     context: Mapping[str, Any],
-    seen: set[tuple[Path, str]] | None = None,
+    seen: set[tuple[Path, str, str]] | None = None,
 ) -> Any:
     """Validate `data`, which stands at `prefix`; mistakes go to the document's list."""
     try:
@@ -88,7 +89,7 @@ def _check(
         schema = adapter.json_schema()
         for detail in error.errors():
             path = data_path(detail, data)
-            if seen is not None and (path, detail["type"]) in seen:
+            if seen is not None and _identity(detail, data) in seen:
                 continue
             document.complain((*prefix, *path), explain(detail, schema))
         return None
@@ -137,13 +138,18 @@ def _check_change(
     context: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Validate a rung's merged settings, telling only what its own change made wrong."""
-    seen: set[tuple[Path, str]] = set()
+    seen: set[tuple[Path, str, str]] = set()
     try:
         adapter.validate_python(base, context=dict(context))
     except ValidationError as error:
-        seen = {(data_path(detail, base), detail["type"]) for detail in error.errors()}
+        seen = {_identity(detail, base) for detail in error.errors()}
     model = _check(document, adapter, merged, prefix, context, seen)
     return {} if model is None else dict(model.model_dump(mode="json"))
+
+
+def _identity(error: ErrorDetails, data: Any) -> tuple[Path, str, str]:
+    given = "" if error["type"] == "missing" else repr(error["input"])
+    return data_path(error, data), error["type"], given
 
 
 def merge(base: Any, change: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tpu_perf.ladder.observer import Observer
 from tpu_perf.ladder.peak import chip_peak
 from tpu_perf.ladder.process import WorkerDied, WorkerProcess, WorkerTimeout
 from tpu_perf.ladder.protocol import Message
-from tpu_perf.ladder.reference import FLOPS_CONVENTION, TOLERANCES, reference_key
+from tpu_perf.ladder.reference import FLOPS_CONVENTION, TOLERANCES, random_stream, reference_key
 from tpu_perf.record.plan import Plan
 
 _NAME = "reference"
@@ -41,10 +41,10 @@ class Known:
             facts |= {
                 "reference_losses": tuple(reference["losses"]),
                 "reference_grad_norms": tuple(reference["grad_norms"]),
-                "model_flops_per_step": reference["flops"],
-                "flops_convention": FLOPS_CONVENTION if reference["flops"] else None,
+                "model_flops_per_step": reference["model_flops_per_step"],
+                "flops_convention": FLOPS_CONVENTION if reference["model_flops_per_step"] else None,
             }
-            notes["reference"] = f"eager torch on the CPU, {plan.precision}, same optimizer"
+            notes["reference"] = _describe(reference, plan)
         else:
             notes["reference"] = f"none: {self.reasons.get(key, 'it was not run')}"
         return facts | self._peak_for(plan, device_kind), notes, []
@@ -67,6 +67,15 @@ class Known:
             "peak_source": measured["source"],
             "peak_provenance": "measured",
         }
+
+
+def _describe(reference: Message, plan: Plan) -> str:
+    if reference["draws"] and random_stream(plan) == "inductor":
+        return "none: inductor draws random numbers of its own, so losses differ by chance"
+    told = f"eager torch on the CPU, {plan.precision}, same optimizer"
+    if reference["draws"] and random_stream(plan) == "device":
+        return f"{told}, made to draw the device's random numbers"
+    return told
 
 
 def gather_known(plans: Sequence[Plan], log: Path, observer: Observer) -> Known:

@@ -9,12 +9,12 @@ the backend's own.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import math
+import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from tpu_perf.ladder.failure import from_exception
 from tpu_perf.ladder.protocol import Message, WorkerSide
@@ -33,6 +33,8 @@ FLOPS_CONVENTION = (
     "multiply-add, attention counted in full (non-causal), optimizer and elementwise not counted"
 )
 
+RandomStream = Literal["device", "torch", "inductor"]
+
 #: One training step: (loss, gradient norm or None).
 Step = Callable[[Batch], "tuple[torch.Tensor, torch.Tensor | None]"]
 
@@ -43,15 +45,26 @@ class Reference:
 
     losses: tuple[float, ...]
     grad_norms: tuple[float, ...]
+    draws: bool  # whether the steps drew random numbers (dropout, say)
     model_flops_per_step: float | None
 
 
 def reference_key(plan: Plan) -> str:
     """Plans with the same key have the same reference."""
+    return json.dumps({**_job(plan), "random": random_stream(plan)}, sort_keys=True)
+
+
+def _job(plan: Plan) -> dict[str, Any]:
     document = plan.to_json()
     names = ("workload", "optimizer", "precision", "seed")
-    parts = {name: document[name] for name in names}
-    return json.dumps({**parts, "steps": plan.sampling.numerics_steps}, sort_keys=True)
+    return {**{name: document[name] for name in names}, "steps": plan.sampling.numerics_steps}
+
+
+def random_stream(plan: Plan) -> RandomStream:
+    """Whose random numbers the rung draws for dropout and the like."""
+    if plan.engine != "cpu":
+        return "device"
+    return "inductor" if plan.mode == "inductor" else "torch"
 
 
 def run_reference_job(parent: WorkerSide, job: Message) -> None:
@@ -62,24 +75,21 @@ def run_reference_job(parent: WorkerSide, job: Message) -> None:
         parent.reply("progress", phase=f"GEMM peak {precision}")
         peak = measure_peak(precision)
         parent.reply("peak", precision=precision, flops_per_s=peak.flops_per_s, source=peak.source)
+    deterministic: dict[str, Reference] = {}
     for document in job["plans"]:
         plan = Plan.from_json(document)
+        job_key, key = json.dumps(_job(plan), sort_keys=True), reference_key(plan)
         parent.reply("progress", phase="reference on torch CPU")
         try:
-            reference = compute_reference(plan)
+            reference = deterministic.get(job_key) or compute_reference(plan)
         except Exception as error:
             # The rungs may still run: then there is nothing to compare them with, and it is said.
-            parent.reply(
-                "no_reference", key=reference_key(plan), reason=from_exception(error).reason
-            )
+            traceback.print_exc()
+            parent.reply("no_reference", key=key, reason=from_exception(error).reason)
             continue
-        parent.reply(
-            "reference",
-            key=reference_key(plan),
-            losses=reference.losses,
-            grad_norms=reference.grad_norms,
-            flops=reference.model_flops_per_step,
-        )
+        if not reference.draws:
+            deterministic[job_key] = reference
+        parent.reply("reference", key=key, **asdict(reference))
     parent.reply("finished")
 
 
@@ -89,21 +99,29 @@ def compute_reference(plan: Plan) -> Reference:
 
     workload = WORKLOADS.get(plan.workload.kind).build(plan.workload, plan.seed)
     step = _build_step(plan, workload)
+    # Drawn beforehand: the data's random numbers are no concern of the device's generator.
+    batches = [workload.batch(index) for index in range(max(1, plan.sampling.numerics_steps))]
     losses: list[float] = []
     norms: list[float] = []
     torch.manual_seed(plan.seed)
-    with _random_numbers_of_the_device(plan.seed):
-        for index in range(plan.sampling.numerics_steps):
-            loss, norm = step(workload.batch(index))
+    before = torch.get_rng_state()
+    first_batches = batches[: plan.sampling.numerics_steps]
+    with _random_numbers_of(random_stream(plan), plan.seed) as device_draws:
+        for batch in first_batches:
+            loss, norm = step(batch)
             if not math.isfinite(float(loss)):
                 break
             losses.append(float(loss))
             if norm is not None and math.isfinite(float(norm)):
                 norms.append(float(norm))
+        draws = device_draws() or not torch.equal(before, torch.get_rng_state())
+    if draws and random_stream(plan) == "inductor":
+        losses, norms = [], []  # inductor's generator is its own: nothing to compare with
     return Reference(
         losses=tuple(losses),
         grad_norms=tuple(norms),
-        model_flops_per_step=count_flops(step, workload.batch(0)),
+        draws=draws,
+        model_flops_per_step=count_flops(step, batches[0]),
     )
 
 
@@ -136,13 +154,14 @@ def count_flops(step: Step, batch: Batch) -> float | None:
 
 
 @contextlib.contextmanager
-def _random_numbers_of_the_device(seed: int) -> Iterator[Any]:
-    """Make torch on the CPU draw what the device draws, so that dropout can be compared."""
-    try:
-        module = importlib.import_module("tpu_perf.runtime.random_numbers")
-        reference_random = module.reference_random
-    except (ImportError, AttributeError):
-        yield None
+def _random_numbers_of(stream: RandomStream, seed: int) -> Iterator[Callable[[], bool]]:
+    """Make torch on the CPU draw what the device draws, so that dropout can be compared.
+
+    Yields a function that tells whether the device's generator has been drawn from."""
+    if stream != "device":
+        yield lambda: False
         return
-    with reference_random(seed) as mode:
-        yield mode
+    from tpu_perf.runtime import random_numbers
+
+    with random_numbers.reference_random(seed):
+        yield lambda: random_numbers.GENERATOR.offset > 0

@@ -17,6 +17,7 @@ from tests.stored_ladders import (
     write_run,
 )
 from tpu_perf.analysis.ladder_metrics import complete
+from tpu_perf.record.events import Tier
 from tpu_perf.record.run import Facts
 from tpu_perf.record.store import load_run
 
@@ -155,6 +156,29 @@ def test_what_changed_from_the_rung_before(tmp_path: Path) -> None:
         "; 5.00x slower than whole_step: programs per step 1 -> 4, "
         "bytes across program boundaries +300%, compile -12.0 s"
     )
+
+
+def test_programs_from_the_cache_make_no_break_even(tmp_path: Path) -> None:
+    """What loading costs says nothing about what compiling costs."""
+    write_ladder_of(tmp_path, ["strict", "whole_step"])
+    write_run(tmp_path / "rungs/strict", warm_timeline(100.0))
+    loaded = Timeline(ops=1, executes=1)
+    loaded.step("first", -1, 900.0, compiles=1, compile_ms=800.0, tier=Tier.DIRECTORY)
+    loaded.sample(40.0)
+    write_run(tmp_path / "rungs/whole_step", loaded)
+    complete(tmp_path)
+    assert why(tmp_path, "whole_step").endswith(
+        "compile 800 ms with 100% of its ops loaded from the cache"
+    )
+
+
+def test_a_probe_that_slows_the_host_is_named(tmp_path: Path) -> None:
+    sentence = alone(tmp_path, warm_timeline(100.0), lanes(150, 20))
+    assert sentence.startswith(
+        "host-bound: under the probe the host is busy 150 ms and the device 20.0 ms, "
+        "without it a step takes 100 ms, so the device idles 80%"
+    )
+    assert sentence.endswith("25.0 ms of host time per op")  # 100 ms for 4 ops
 
 
 def test_no_difference_is_not_called_one(tmp_path: Path) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tpu_perf.analysis import quantities
-from tpu_perf.analysis.comparison import break_even_steps, paired_rounds, too_few_rounds
+from tpu_perf.analysis.comparison import (
+    break_even_steps,
+    compile_comparable,
+    paired_rounds,
+    too_few_rounds,
+)
 from tpu_perf.analysis.intervals import MIN_FOR_INTERVAL, furthest, spread
 from tpu_perf.analysis.numerics import outside_tolerance
 from tpu_perf.analysis.program_cache import fallback_counts
@@ -61,18 +66,14 @@ def _samples(tables: RunTables) -> Iterator[str]:
     samples = durations(tables.timed)
     if samples.size < MIN_SAMPLES:
         yield f"few samples: {samples.size} timed steps, at least {MIN_SAMPLES} are wanted"
-    deviation = spread(samples)
+    deviation, extreme = spread(samples), furthest(samples)
+    found = []
     if deviation > MAX_SPREAD:
-        yield (
-            f"unstable samples: the standard deviation of step time is {deviation:.0%} of its "
-            f"mean, over {MAX_SPREAD:.0%}; something else may be running on this machine"
-        )
-    extreme = furthest(samples)
+        found.append(f"standard deviation {deviation:.0%} of the mean (limit {MAX_SPREAD:.0%})")
     if extreme > MAX_EXTREME:
-        yield (
-            f"unstable samples: the most extreme step lies {extreme:.0%} off the median, "
-            f"over {MAX_EXTREME:.0%}"
-        )
+        found.append(f"most extreme step {extreme:.0%} off the median (limit {MAX_EXTREME:.0%})")
+    if found:
+        yield f"unstable samples: {', '.join(found)}; something else may be running here"
 
 
 def _late_compiles(tables: RunTables) -> Iterator[str]:
@@ -146,6 +147,8 @@ def _against(rung: RungRecord, baseline: RungRecord) -> Iterator[str]:
 def _never_repaid(rung: RungRecord, baseline: RungRecord) -> Iterator[str]:
     mine, theirs = rung.value("compile_time"), baseline.value("compile_time")
     if mine is None or theirs is None or mine <= theirs:
+        return
+    if not compile_comparable(baseline, rung):
         return
     if None not in (rung.value("step_time"), baseline.value("step_time")) and (
         break_even_steps(baseline, rung) is None

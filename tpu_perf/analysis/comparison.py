@@ -7,10 +7,15 @@ import math
 import pandas as pd
 
 from tpu_perf.analysis.intervals import MIN_FOR_INTERVAL, Samples, median_with_interval
+from tpu_perf.analysis.program_cache import loaded_share
 from tpu_perf.analysis.rung_record import RungRecord, RunTables, durations
 from tpu_perf.analysis.step_time import from_estimate
 from tpu_perf.record.metric import Metric
 from tpu_perf.record.run import Facts
+
+#: Share of a rung's ops that may have come from the cache without changing what its compile
+#: time means.
+MINOR = 0.10
 
 
 def round_medians(steps: pd.DataFrame) -> pd.Series[float]:
@@ -85,11 +90,21 @@ def _overhead_from_events(tables: RunTables, ns_per_event: float, step_s: float)
     return Metric(value=cost / (step_s - cost), unit="fraction", provenance="derived")
 
 
+def compile_comparable(before: RungRecord, after: RungRecord) -> bool:
+    """Whether both compile times mean the same: both built their programs, or both loaded them.
+
+    A rung that found its programs in the cache shows what loading costs, not compiling.
+    """
+    shares = [loaded_share(rung.measured) for rung in (before, after)]
+    return max(shares) <= MINOR or min(shares) >= 1 - MINOR
+
+
 def break_even_steps(before: RungRecord, after: RungRecord) -> float | None:
     """Steps after which `after`'s extra compile time has been repaid by its faster step.
 
     (compile_time difference) / (step_time difference), rounded up; 0 if it compiles no longer;
-    None if it never repays or a number is missing. Source: compile_time, step_time.
+    None if it never repays, a number is missing or the compile times cannot be compared.
+    Source: compile_time, step_time.
     """
     values = [
         rung.value(name) for rung in (before, after) for name in ("compile_time", "step_time")
@@ -97,7 +112,7 @@ def break_even_steps(before: RungRecord, after: RungRecord) -> float | None:
     compile_before, step_before, compile_after, step_after = values
     if step_before is None or step_after is None or step_after >= step_before:
         return None
-    if compile_before is None or compile_after is None:
+    if compile_before is None or compile_after is None or not compile_comparable(before, after):
         return None
     return max(0.0, math.ceil((compile_after - compile_before) / (step_before - step_after)))
 

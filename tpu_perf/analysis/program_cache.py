@@ -89,6 +89,18 @@ def tier_totals(tables: RunTables, tier: Tier) -> TierTotals:
     return TierTotals(programs=len(events), seconds=nanoseconds * NS)
 
 
+def loaded_share(tables: RunTables) -> float:
+    """How much of what a rung runs came from the directory tier rather than from XLA.
+
+    A fraction of the ops in all programs compiled or loaded, because one program of a thousand
+    ops costs more to compile than thirty programs of one op. 0 where nothing was either.
+    """
+    events = tables.events("compile").drop_duplicates("program")
+    ops = events["program"].map(tables.programs["ops"]).fillna(1).clip(lower=1)
+    loaded = ops[events["tier"] != Tier.COMPILED]
+    return float(loaded.sum() / ops.sum()) if len(ops) else 0.0
+
+
 def program_table(tables: RunTables) -> pd.DataFrame:
     """One row per program: name, kind, ops, tier that first gave it, compile_s, executions,
     bytes_in, bytes_out, differed, source; those that cost most first."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tpu_perf.analysis.comparison import break_even_steps, speedup
+from tpu_perf.analysis.comparison import break_even_steps, compile_comparable, speedup
 from tpu_perf.analysis.lanes import breakdown
-from tpu_perf.analysis.program_cache import events_per_step
+from tpu_perf.analysis.program_cache import events_per_step, loaded_share
 from tpu_perf.analysis.quantities import byte_count, count, digits, percent, seconds
 from tpu_perf.analysis.rung_record import RungRecord
 
@@ -93,16 +93,13 @@ def _steady(rung: RungRecord, step: float, others: list[RungRecord]) -> Verdict:
     device, host = rung.value("device_time_per_step"), rung.value("host_time_per_step")
     if device is None or host is None:
         return _without_device_lane(rung, step, others)
-    lanes = (
-        f"the host is busy {seconds(host)} and the device {seconds(device)} of a "
-        f"{seconds(step)} step"
-    )
+    lanes = _lanes(host, device, step)
     if max(host, device) >= FULL * step:
         if host > device:
             idle = max(0.0, 1 - device / step)
             return Verdict(
                 limit="host-bound",
-                evidence=f"{lanes}, so the device idles {idle:.0%}{_per_op(rung, host)}",
+                evidence=f"{lanes}, so the device idles {idle:.0%}{_per_op(rung, min(host, step))}",
             )
         return _device_bound(rung, device, lanes, others)
     if host + device >= FULL * step:
@@ -110,6 +107,19 @@ def _steady(rung: RungRecord, step: float, others: list[RungRecord]) -> Verdict:
             limit="serialised", evidence=f"{lanes}: neither fills it, they wait for each other"
         )
     return Verdict(limit="unknown", evidence=f"{lanes}: neither explains it")
+
+
+def _lanes(host: float, device: float, step: float) -> str:
+    """Both lanes against the step. The probe that tells them apart can slow the host down."""
+    if max(host, device) > 1.05 * step:
+        return (
+            f"under the probe the host is busy {seconds(host)} and the device {seconds(device)}, "
+            f"without it a step takes {seconds(step)}"
+        )
+    return (
+        f"the host is busy {seconds(host)} and the device {seconds(device)} of a "
+        f"{seconds(step)} step"
+    )
 
 
 def _per_op(rung: RungRecord, host: float) -> str:
@@ -254,6 +264,9 @@ def _compile_changed(before: RungRecord, rung: RungRecord) -> list[str]:
     old, new = before.value("compile_time"), rung.value("compile_time")
     if old is None or new is None or abs(new - old) < 0.05 * max(old, new):
         return []
+    if not compile_comparable(before, rung):
+        share = loaded_share(rung.measured)
+        return [f"compile {seconds(new)} with {share:.0%} of its ops loaded from the cache"]
     sign = "+" if new > old else "-"
     text = f"compile {sign}{seconds(abs(new - old))}"
     steps = break_even_steps(before, rung)

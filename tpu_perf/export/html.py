@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tpu_perf.analysis import quantities
 from tpu_perf.analysis.ladder_metrics import completed
 from tpu_perf.analysis.model_flops import peak_notes
 from tpu_perf.analysis.rung_record import RungRecord
@@ -92,18 +94,29 @@ def charts(rungs: list[RungRecord]) -> list[Figure]:
 
 
 def workload_of(rungs: list[RungRecord]) -> str | None:
-    """The workload and optimizer in one line, from the first plan there is."""
-    for rung in rungs:
-        if rung.run is not None:
-            plan, facts = rung.run.plan, rung.facts
-            params = ", ".join(f"{name} {value}" for name, value in plan.workload.params.items())
-            size = f", {facts.parameters / 1e6:.1f} M parameters" if facts.parameters else ""
-            tokens = f", {facts.tokens_per_step:,} tokens a step" if facts.tokens_per_step else ""
-            return (
-                f"{plan.workload.kind} ({params}){size}{tokens}, {plan.optimizer.name} "
-                f"({plan.optimizer.implementation}), {plan.precision}"
-            )
-    return None
+    """The workload and optimizer in one line, from the rung that knows most about them."""
+    planned = [rung for rung in rungs if rung.run is not None]
+    if not planned:
+        return None
+    rung = max(planned, key=lambda rung: rung.facts.parameters or 0)
+    assert rung.run is not None
+    plan, facts = rung.run.plan, rung.facts
+    parts = [f"{plan.workload.kind}: {', '.join(named(plan.workload.params))}"]
+    if facts.parameters:
+        parts.append(quantities.scaled(facts.parameters, "parameters"))
+    if facts.tokens_per_step:
+        parts.append(f"{facts.tokens_per_step:,} tokens a step")
+    parts.append(f"{plan.optimizer.name} ({plan.optimizer.implementation})")
+    return "; ".join([*parts, plan.precision])
+
+
+def named(params: Mapping[str, Any]) -> Iterator[str]:
+    """`name value` for every parameter that is set, those of nested mappings included."""
+    for name, value in params.items():
+        if isinstance(value, Mapping):
+            yield from named(value)
+        elif value is not None:
+            yield f"{name} {value}"
 
 
 EXPORTERS.add("html", Exporter(name="html", summary="charts and tables, offline", write=write))

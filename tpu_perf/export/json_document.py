@@ -18,7 +18,7 @@ FILE_NAME = "ladder_document.json"
 def ladder_document(directory: Path) -> dict[str, Any]:
     """The document behind `--json`. All metrics are present for all rungs; a missing one has a
     null value and a `reason`. `environment` is that of the baseline, or of the first rung that
-    has one."""
+    ran."""
     ladder, rungs = completed(directory)
     return {
         "schema_version": DOCUMENT_SCHEMA_VERSION,
@@ -41,8 +41,9 @@ def ladder_document(directory: Path) -> dict[str, Any]:
 
 
 def environment_of(rungs: list[RungRecord], baseline: str) -> dict[str, Any] | None:
-    """The baseline's environment, else that of the first rung that has one."""
-    for rung in sorted(rungs, key=lambda rung: rung.name != baseline):
+    """The baseline's environment if it ran, else that of the first rung that did; that of a rung
+    which failed, and may not have reached its device, only if none ran."""
+    for rung in sorted(rungs, key=lambda rung: (not rung.ok, rung.name != baseline)):
         if rung.run is not None and rung.run.environment is not None:
             return rung.run.environment.to_json()
     return None

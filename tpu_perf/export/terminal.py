@@ -21,6 +21,7 @@ WIDTH = 100
 NAME_WIDTH = 14
 STATUS_WIDTH = 7
 GAP = " "
+MAX_REASON_LINES = 8
 STATUS_STYLES = {"ok": "green", "skipped": "yellow"}
 
 
@@ -152,9 +153,14 @@ def printable(text: str) -> str:
 
 
 def _wrapped(console: Console, text: str, width: int, indent: int, style: str = "") -> None:
-    lines = textwrap.wrap(
-        printable(text), width - indent, break_on_hyphens=False, max_lines=8, placeholder=" ..."
-    )
+    """Print each line of the text, wrapped; what goes on for pages is cut."""
+    lines = [
+        wrapped
+        for line in text.splitlines()
+        for wrapped in textwrap.wrap(printable(line), width - indent, break_on_hyphens=False)
+    ]
+    if len(lines) > MAX_REASON_LINES:
+        lines = [*lines[:MAX_REASON_LINES], "..."]
     for line in lines:
         _print(console, Text(" " * indent + line, style=style))
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from tpu_perf.analysis import quantities
+from tpu_perf.analysis.comparison import speedup
 from tpu_perf.analysis.lanes import PARTS, breakdown
 from tpu_perf.analysis.rung_record import RungRecord
 from tpu_perf.export.report.figures import GREY, Figure, colour, layout, shown, time_unit
@@ -161,25 +162,23 @@ def waterfall(rungs: list[RungRecord]) -> Figure | None:
     times = [rung.value("step_time") or 0.0 for rung in rungs]
     factor, unit = time_unit(times)
     deltas = [times[0], *(after - before for before, after in pairwise(times))]
-    labels = [quantities.seconds(times[0])]
-    for before, after in pairwise(times):
-        labels.append(f"{quantities.seconds(after)}<br>{quantities.digits(before / after)}x")
+    tops = [times[0], *(max(pair) for pair in pairwise(times))]
+    labels = [quantities.seconds(times[0]), *(_step_label(*pair) for pair in pairwise(rungs))]
     return Figure(
         id="waterfall",
         title="From rung to rung",
-        description="How each rung changes the step time of the rung before it: green (going "
-        "down) is time saved, orange (going up) is time lost. Below each time, the speed-up over "
-        "the rung before.",
+        description="How each rung changes the step time of the rung before it: green is time "
+        "saved, orange time lost. Above each bar its step time, and the speed-up over the rung "
+        "before (median of paired rounds).",
         data=[
             {
                 "type": "waterfall",
                 "x": _names(rungs),
                 "y": [factor * delta for delta in deltas],
                 "measure": ["absolute"] + ["relative"] * (len(rungs) - 1),
-                "text": labels,
-                "textposition": "outside",
-                "cliponaxis": False,
-                "hovertemplate": "%{x}: %{text}<extra></extra>",
+                "customdata": labels,
+                "hovertemplate": "%{x}: %{customdata}<extra></extra>",
+                "textposition": "none",
                 "decreasing": {"marker": {"color": "#009E73"}},
                 "increasing": {"marker": {"color": "#D55E00"}},
                 "totals": {"marker": {"color": "#0072B2"}},
@@ -193,9 +192,25 @@ def waterfall(rungs: list[RungRecord]) -> Figure | None:
                 "range": [0, 1.2 * factor * max(times)],
             },
             xaxis={"type": "category", "automargin": True},
+            annotations=[
+                {
+                    "x": shown(rung.name),
+                    "y": factor * top,
+                    "text": label,
+                    "showarrow": False,
+                    "yanchor": "bottom",
+                }
+                for rung, top, label in zip(rungs, tops, labels, strict=True)
+            ],
         ),
         height=380,
     )
+
+
+def _step_label(before: RungRecord, after: RungRecord) -> str:
+    ratio = speedup(before, after).value
+    faster = "" if ratio is None else f"<br>{quantities.digits(ratio)}x"
+    return f"{quantities.seconds(after.value('step_time') or 0.0)}{faster}"
 
 
 def where_time_goes(rungs: list[RungRecord]) -> Figure | None:

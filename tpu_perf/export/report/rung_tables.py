@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpu_perf.analysis import quantities
-from tpu_perf.analysis.comparison import break_even_steps
+from tpu_perf.analysis.comparison import break_even_steps, compile_comparable
 from tpu_perf.analysis.numerics import relative
-from tpu_perf.analysis.program_cache import fallback_counts, flush_table, program_table, tier_totals
+from tpu_perf.analysis.program_cache import (
+    fallback_counts,
+    flush_table,
+    loaded_share,
+    program_table,
+    tier_totals,
+)
 from tpu_perf.analysis.rung_record import RungRecord
 from tpu_perf.record.events import Tier
 from tpu_perf.record.metric import METRIC_UNITS, Metric
@@ -224,20 +230,29 @@ def break_even(rungs: list[RungRecord], baseline: str) -> Table | None:
         return None
     rows = []
     for rung in measured:
-        extra = (rung.value("compile_time"), base.value("compile_time"))
+        compiles = (rung.value("compile_time"), base.value("compile_time"))
         compile_text = "–"
-        if extra[0] is not None and extra[1] is not None:
-            compile_text = quantities.seconds(extra[0] - extra[1])
+        if compiles[0] is not None and compiles[1] is not None:
+            compile_text = quantities.seconds(compiles[0] - compiles[1])
         gain = (base.value("step_time") or 0) - (rung.value("step_time") or 0)
-        steps = break_even_steps(base, rung)
-        unknown = "unknown" if compile_text == "–" and gain > 0 else "never"
-        verdict = unknown if steps is None else "at once" if steps == 0 else f"{steps:,.0f} steps"
-        rows.append((rung.name, compile_text, quantities.seconds(gain), verdict))
+        rows.append((rung.name, compile_text, quantities.seconds(gain), _verdict(base, rung, gain)))
     return Table(
         caption=f"When the compile time has paid for itself, against {baseline}",
         head=("rung", "extra compile time", "saved per step", "breaks even after"),
         rows=rows,
     )
+
+
+def _verdict(base: RungRecord, rung: RungRecord, gain: float) -> str:
+    """When the rung has repaid its compile time, in words."""
+    if gain <= 0:
+        return "never"
+    if None in (rung.value("compile_time"), base.value("compile_time")):
+        return "unknown"
+    if not compile_comparable(base, rung):
+        return f"unknown: {loaded_share(rung.measured):.0%} of its ops came from the cache"
+    steps = break_even_steps(base, rung)
+    return "at once" if not steps else f"{steps:,.0f} steps"
 
 
 def numerics(rungs: list[RungRecord]) -> Table | None:

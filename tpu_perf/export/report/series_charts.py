@@ -45,7 +45,8 @@ def losses(rungs: list[RungRecord], colours: dict[str, str]) -> Figure | None:
     for index, rung in enumerate(rungs):
         if rung.tables is None:
             continue
-        steps = rung.tables.steps.dropna(subset=["loss"])
+        steps = rung.tables.steps
+        steps = steps[np.isfinite(steps["loss"])]
         if steps.empty:
             continue
         x, y = thin(steps["step"].to_numpy("float64"), steps["loss"].to_numpy("float64"))

@@ -152,11 +152,8 @@ def elu_backward(
 ) -> jax.Array:
     grad, x = promote_wide(grad_output, self_or_result)
     bent, whole, inner = (scalar(n, x) for n in (alpha, scale, input_scale))
-    if is_result:
-        steep = inner * (x + bent * whole)
-    else:
-        steep = inner * bent * whole * jnp.exp(x * inner)
-    return grad * jnp.where(x <= 0, steep, whole)
+    grown = x + bent * whole if is_result else bent * whole * jnp.exp(x * inner)
+    return grad * jnp.where(x <= 0, inner * grown, whole)
 
 
 @lowers("celu")

@@ -16,8 +16,9 @@ from tpu_perf.runtime.lowerings.precision import (
 )
 from tpu_perf.runtime.lowerings.registry import Call, Operand, lowers
 
-#: Above this many rows a one-hot product costs more than XLA's serial scatter.
-ONE_HOT_ROWS = 1024
+#: XLA skips writes outside and clamps reads, so no mode of JAX's needs to check again; its other
+#: modes add a pass over the indices.
+_TRUST: dict[str, Any] = {"mode": "promise_in_bounds", "wrap_negative_indices": False}
 
 
 def wrap_index(index: jax.Array, size: int) -> jax.Array:
@@ -28,7 +29,7 @@ def wrap_index(index: jax.Array, size: int) -> jax.Array:
 
 def take_rows(rows: jax.Array, index: jax.Array) -> jax.Array:
     """rows[index] along dim 0. XLA clamps what lies outside."""
-    return rows.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    return rows.at[index].get(**_TRUST)
 
 
 @lowers("embedding", index_check="indices:0:weight")
@@ -44,18 +45,9 @@ def embedding(
 
 
 def sum_rows(values: jax.Array, index: jax.Array, count: int) -> jax.Array:
-    """The sum of values (n, ...) by index (n,) into `count` rows, accumulated in float32.
-
-    XLA:CPU runs a scatter one row at a time; for few rows a one-hot product is faster.
-    """
+    """The sum of values (n, ...) by index (n,) into `count` rows, accumulated in float32."""
     values = wide(values)
-    if count <= ONE_HOT_ROWS and is_float(values.dtype):
-        one_hot = index[None, :] == jnp.arange(count, dtype=index.dtype)[:, None]
-        flat = values.reshape(values.shape[0], -1)
-        total = jnp.matmul(one_hot.astype(values.dtype), flat, precision="highest")
-        return total.reshape(count, *values.shape[1:])
-    zeros = jnp.zeros((count, *values.shape[1:]), values.dtype)
-    return zeros.at[index].add(values, mode="drop", wrap_negative_indices=False)
+    return jnp.zeros((count, *values.shape[1:]), values.dtype).at[index].add(values, **_TRUST)
 
 
 @lowers("embedding_dense_backward")
@@ -83,7 +75,7 @@ def index_select(call: Call, self: jax.Array, dim: int, index: jax.Array) -> jax
         return jnp.broadcast_to(self, call.shape)
     dim = wrap_dim(dim, self.ndim)
     where = (*[slice(None)] * dim, wrap_index(index.reshape(-1), self.shape[dim]))
-    return self.at[where].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    return self.at[where].get(**_TRUST)
 
 
 def _coordinates(index: jax.Array, dim: int, size: int) -> tuple[jax.Array, ...]:
@@ -107,7 +99,7 @@ def gather(
         return jnp.broadcast_to(self.reshape(-1)[0], call.shape)
     dim = wrap_dim(dim, self.ndim)
     where = _coordinates(index, dim, self.shape[dim])
-    return self.at[where].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    return self.at[where].get(**_TRUST)
 
 
 _REDUCE = {
@@ -136,7 +128,7 @@ def _scatter(
     src = src[tuple(slice(n) for n in index.shape)].astype(base.dtype)
     where = base.at[_coordinates(index, dim, self.shape[dim])]
     write = getattr(where, _REDUCE[reduce])
-    return write(src, mode="drop", wrap_negative_indices=False)  # type: ignore[no-any-return]
+    return write(src, **_TRUST)  # type: ignore[no-any-return]
 
 
 @lowers("scatter.src", index_check="index:dim:self")
@@ -238,7 +230,7 @@ def _subscripts(self: jax.Array, indices: Sequence[jax.Array | None]) -> tuple[A
 @lowers("index.Tensor", "_unsafe_index.Tensor", index_check="indices:*:self")
 def index(call: Call, self: jax.Array, indices: Sequence[jax.Array | None]) -> jax.Array:
     where = _subscripts(self, indices)
-    return self.at[where].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    return self.at[where].get(**_TRUST)
 
 
 def _mask_of(self: jax.Array, indices: Sequence[jax.Array | None]) -> jax.Array | None:
@@ -265,16 +257,9 @@ def index_put(
         return jnp.where(mask, self + value if accumulate else value, self)
     where = _subscripts(self, indices)
     if not accumulate:
-        return self.at[where].set(
-            values.astype(self.dtype), mode="drop", wrap_negative_indices=False
-        )
-    first = where[0]
-    if len(where) == 1 and self.shape[0] <= ONE_HOT_ROWS and is_float(self.dtype):
-        spread = jnp.broadcast_to(values, (*first.shape, *self.shape[1:]))
-        rows = spread.reshape(-1, *self.shape[1:])
-        return wide(self) + sum_rows(rows, first.reshape(-1), self.shape[0])
+        return self.at[where].set(values.astype(self.dtype), **_TRUST)
     base = wide(self)
-    return base.at[where].add(values.astype(base.dtype), mode="drop", wrap_negative_indices=False)
+    return base.at[where].add(values.astype(base.dtype), **_TRUST)
 
 
 @lowers("index_add", index_check="index:dim:self")
@@ -293,7 +278,7 @@ def index_add(
         return base + jnp.sum(source)
     dim = wrap_dim(dim, self.ndim)
     where = (*[slice(None)] * dim, wrap_index(index.reshape(-1), self.shape[dim]))
-    return base.at[where].add(source, mode="drop", wrap_negative_indices=False)
+    return base.at[where].add(source, **_TRUST)
 
 
 @lowers("index_copy", index_check="index:dim:self")
@@ -304,7 +289,7 @@ def index_copy(
         return source.reshape(())
     dim = wrap_dim(dim, self.ndim)
     where = (*[slice(None)] * dim, wrap_index(index.reshape(-1), self.shape[dim]))
-    return self.at[where].set(source.astype(self.dtype), mode="drop", wrap_negative_indices=False)
+    return self.at[where].set(source.astype(self.dtype), **_TRUST)
 
 
 @lowers("index_fill.int_Scalar", "index_fill.int_Tensor", index_check="index:dim:self")
@@ -315,7 +300,7 @@ def index_fill(
         return cast(value, self.dtype)
     dim = wrap_dim(dim, self.ndim)
     where = (*[slice(None)] * dim, wrap_index(index.reshape(-1), self.shape[dim]))
-    return self.at[where].set(cast(value, self.dtype), mode="drop", wrap_negative_indices=False)
+    return self.at[where].set(cast(value, self.dtype), **_TRUST)
 
 
 @lowers("take", index_check="index:flat:self")
@@ -329,7 +314,7 @@ def put(
 ) -> jax.Array:
     where = self.reshape(-1).at[wrap_index(index, self.size)]
     write = where.add if accumulate else where.set
-    made = write(source.astype(self.dtype), mode="drop", wrap_negative_indices=False)
+    made = write(source.astype(self.dtype), **_TRUST)
     return made.reshape(self.shape)
 
 

@@ -170,7 +170,7 @@ def _window_sum(x: jax.Array, w: _Windows) -> jax.Array:
     lead = x.ndim - len(w.out)
     return lax.reduce_window(
         x,
-        jnp.zeros((), x.dtype),
+        np.zeros((), x.dtype),  # a constant: only then is the sum a linear op to JAX
         lax.add,
         (1,) * lead + w.kernel,
         (1,) * lead + w.stride,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -81,6 +81,7 @@ class Call:
 
 
 Lower = Callable[..., Any]
+F = TypeVar("F", bound=Lower)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,10 @@ class Lowering:
     #: Positions of arguments that the op mutates, for ops with no functional form; the lowering
     #: returns (outputs..., new values of these arguments...), lists of tensors spread out.
     mutates: tuple[int, ...]
-    #: Position of the index tensors that Debug mode checks, with the indexed argument and dim
-    #: parameter: see runtime/debug.py.
+    #: What Debug mode checks before the op runs, "indices:dim:source": the argument that holds
+    #: indices, the dim they index, the argument that is indexed. `dim` is a number, the name of
+    #: the argument that holds it, "*" where `indices` is a list with one entry a dim (None: all
+    #: of it), or "flat" where they count over all elements.
     index_check: str | None
 
 
@@ -108,10 +111,10 @@ def lowers(
     random: bool = False,
     mutates: tuple[int, ...] = (),
     index_check: str | None = None,
-) -> Callable[[Lower], Lower]:
+) -> Callable[[F], F]:
     """Register a function as the lowering of aten overloads such as "add.Tensor"."""
 
-    def register(function: Lower) -> Lower:
+    def register(function: F) -> F:
         for op in ops:
             name = op if "." in op else f"{op}.default"
             if name in TABLE:

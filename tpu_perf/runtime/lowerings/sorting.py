@@ -80,7 +80,7 @@ def topk(
     elif largest:
         values, index = lax.top_k(x, k)
     else:
-        # NaN stays the largest: it becomes -inf's lower neighbour only after the sign flip.
+        # NaN counts as the largest, so it must come last here.
         flipped = jnp.where(jnp.isnan(x), -jnp.inf, -x)
         index = lax.top_k(flipped, k)[1]
         values = jnp.take_along_axis(x, index, axis=-1)

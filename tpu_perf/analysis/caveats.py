@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from tpu_perf.analysis import quantities
 from tpu_perf.analysis.comparison import (
     break_even_steps,
-    compile_comparable,
     paired_rounds,
+    startup_comparable,
+    startup_cost,
     too_few_rounds,
 )
 from tpu_perf.analysis.intervals import MIN_FOR_INTERVAL, furthest, spread
@@ -145,17 +146,14 @@ def _against(rung: RungRecord, baseline: RungRecord) -> Iterator[str]:
 
 
 def _never_repaid(rung: RungRecord, baseline: RungRecord) -> Iterator[str]:
-    mine, theirs = rung.value("compile_time"), baseline.value("compile_time")
-    if mine is None or theirs is None or mine <= theirs:
+    mine, theirs = startup_cost(rung), startup_cost(baseline)
+    steps = rung.value("step_time"), baseline.value("step_time")
+    if mine is None or theirs is None or mine <= 1.05 * theirs or None in steps:
         return
-    if not compile_comparable(baseline, rung):
-        return
-    if None not in (rung.value("step_time"), baseline.value("step_time")) and (
-        break_even_steps(baseline, rung) is None
-    ):
+    if startup_comparable(baseline, rung) and break_even_steps(baseline, rung) is None:
         yield (
-            f"never breaks even: it compiles {quantities.seconds(mine - theirs)} longer than "
-            f"{baseline.name} and its step is no faster"
+            f"never breaks even: its start-up takes {quantities.seconds(mine - theirs)} longer "
+            f"than that of {baseline.name} and its step is no faster"
         )
 
 

@@ -1,4 +1,4 @@
-"""One rung against another: ratios of paired rounds, and when a compile has paid for itself."""
+"""One rung against another: ratios of paired rounds, and when a start-up has paid for itself."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tpu_perf.analysis.step_time import from_estimate
 from tpu_perf.record.metric import Metric
 from tpu_perf.record.run import Facts
 
-#: Share of a rung's ops that may have come from the cache without changing what its compile
-#: time means.
+#: Share of a rung's ops that may have come from the cache without changing what its start-up
+#: cost means.
 MINOR = 0.10
 
 
@@ -90,8 +90,18 @@ def _overhead_from_events(tables: RunTables, ns_per_event: float, step_s: float)
     return Metric(value=cost / (step_s - cost), unit="fraction", provenance="derived")
 
 
-def compile_comparable(before: RungRecord, after: RungRecord) -> bool:
-    """Whether both compile times mean the same: both built their programs, or both loaded them.
+def startup_cost(rung: RungRecord) -> float | None:
+    """Seconds until a rung is warm, beyond the same steps warm: what has to be repaid.
+
+    The larger of warmup_time and compile_time, since the first contains most of the second, and
+    besides it what no program event shows: Dynamo's tracing, torch inductor's compiling.
+    """
+    known = [rung.value(name) for name in ("warmup_time", "compile_time")]
+    return max((value for value in known if value is not None), default=None)
+
+
+def startup_comparable(before: RungRecord, after: RungRecord) -> bool:
+    """Whether both start-up costs mean the same: both built their programs, or both loaded them.
 
     A rung that found its programs in the cache shows what loading costs, not compiling.
     """
@@ -100,21 +110,19 @@ def compile_comparable(before: RungRecord, after: RungRecord) -> bool:
 
 
 def break_even_steps(before: RungRecord, after: RungRecord) -> float | None:
-    """Steps after which `after`'s extra compile time has been repaid by its faster step.
+    """Steps after which `after`'s extra start-up has been repaid by its faster step.
 
-    (compile_time difference) / (step_time difference), rounded up; 0 if it compiles no longer;
-    None if it never repays, a number is missing or the compile times cannot be compared.
-    Source: compile_time, step_time.
+    (start-up cost difference) / (step_time difference), rounded up; 0 if it starts no slower;
+    None if it never repays, a number is missing or the costs cannot be compared. Source:
+    warmup_time, compile_time, step_time.
     """
-    values = [
-        rung.value(name) for rung in (before, after) for name in ("compile_time", "step_time")
-    ]
-    compile_before, step_before, compile_after, step_after = values
+    step_before, step_after = before.value("step_time"), after.value("step_time")
     if step_before is None or step_after is None or step_after >= step_before:
         return None
-    if compile_before is None or compile_after is None or not compile_comparable(before, after):
+    cost_before, cost_after = startup_cost(before), startup_cost(after)
+    if cost_before is None or cost_after is None or not startup_comparable(before, after):
         return None
-    return max(0.0, math.ceil((compile_after - compile_before) / (step_before - step_after)))
+    return max(0.0, math.ceil((cost_after - cost_before) / (step_before - step_after)))
 
 
 def too_few_rounds(rounds: int) -> bool:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tpu_perf.analysis.comparison import break_even_steps, compile_comparable, speedup
+from tpu_perf.analysis.comparison import (
+    break_even_steps,
+    speedup,
+    startup_comparable,
+    startup_cost,
+)
 from tpu_perf.analysis.lanes import breakdown
 from tpu_perf.analysis.program_cache import events_per_step, loaded_share
 from tpu_perf.analysis.quantities import byte_count, count, digits, percent, seconds
@@ -67,7 +72,7 @@ def decide(rung: RungRecord, others: list[RungRecord]) -> Verdict:
     if step is None:
         return Verdict(limit="unknown", evidence="no step time")
     steady = _steady(rung, step, others)
-    startup = _startup(rung)
+    startup = startup_cost(rung) or 0.0
     if startup > COMPILE_STEPS * step:
         return Verdict(
             limit="compile-bound",
@@ -82,11 +87,6 @@ def decide(rung: RungRecord, others: list[RungRecord]) -> Verdict:
 def _late_share(rung: RungRecord) -> float:
     timed = rung.measured.phase("timed")
     return float((timed["compiles"] > 0).mean()) if len(timed) else 0.0
-
-
-def _startup(rung: RungRecord) -> float:
-    """Compile time and warm-up overlap (warm-up contains most compiles): the larger counts."""
-    return max(rung.value("compile_time") or 0.0, rung.value("warmup_time") or 0.0)
 
 
 def _steady(rung: RungRecord, step: float, others: list[RungRecord]) -> Verdict:
@@ -224,7 +224,7 @@ def compared(before: RungRecord, rung: RungRecord) -> str:
     changes = [
         *_programs_changed(before, rung),
         *_bytes_changed(before, rung),
-        *_compile_changed(before, rung),
+        *_startup_changed(before, rung),
     ]
     detail = f": {', '.join(changes)}" if changes else ""
     return f"{_pace(before, rung)}{detail}"
@@ -260,14 +260,15 @@ def _bytes_changed(before: RungRecord, rung: RungRecord) -> list[str]:
     return [f"bytes across program boundaries {new / old - 1:+.0%}"]
 
 
-def _compile_changed(before: RungRecord, rung: RungRecord) -> list[str]:
-    old, new = before.value("compile_time"), rung.value("compile_time")
+def _startup_changed(before: RungRecord, rung: RungRecord) -> list[str]:
+    old, new = startup_cost(before), startup_cost(rung)
     if old is None or new is None or abs(new - old) < 0.05 * max(old, new):
         return []
-    if not compile_comparable(before, rung):
+    if not startup_comparable(before, rung):
         share = loaded_share(rung.measured)
-        return [f"compile {seconds(new)} with {share:.0%} of its ops loaded from the cache"]
-    sign = "+" if new > old else "-"
-    text = f"compile {sign}{seconds(abs(new - old))}"
+        if share < loaded_share(before.measured):
+            return [f"start-up {seconds(new)}, where {before.name} loaded from the cache"]
+        return [f"start-up {seconds(new)} with {share:.0%} of its ops loaded from the cache"]
+    text = f"start-up {'+' if new > old else '-'}{seconds(abs(new - old))}"
     steps = break_even_steps(before, rung)
     return [f"{text} (repaid after {count(steps)} steps)" if steps and new > old else text]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpu_perf.analysis import quantities
-from tpu_perf.analysis.comparison import break_even_steps, compile_comparable
+from tpu_perf.analysis.comparison import break_even_steps, startup_comparable, startup_cost
 from tpu_perf.analysis.numerics import relative
 from tpu_perf.analysis.program_cache import (
     fallback_counts,
@@ -223,34 +223,34 @@ def fallbacks(rungs: list[RungRecord]) -> Table | None:
 
 
 def break_even(rungs: list[RungRecord], baseline: str) -> Table | None:
-    """After how many steps each rung's compile time has paid for itself."""
+    """After how many steps each rung's start-up has paid for itself."""
     base = next((rung for rung in rungs if rung.name == baseline), None)
     measured = [r for r in rungs if r.value("step_time") is not None and r.name != baseline]
     if base is None or base.value("step_time") is None or not measured:
         return None
     rows = []
     for rung in measured:
-        compiles = (rung.value("compile_time"), base.value("compile_time"))
-        compile_text = "–"
-        if compiles[0] is not None and compiles[1] is not None:
-            compile_text = quantities.seconds(compiles[0] - compiles[1])
+        mine, theirs = startup_cost(rung), startup_cost(base)
+        known = mine is not None and theirs is not None
+        extra = quantities.seconds((mine or 0.0) - (theirs or 0.0)) if known else "–"
         gain = (base.value("step_time") or 0) - (rung.value("step_time") or 0)
-        rows.append((rung.name, compile_text, quantities.seconds(gain), _verdict(base, rung, gain)))
+        rows.append((rung.name, extra, quantities.seconds(gain), _verdict(base, rung, gain)))
     return Table(
-        caption=f"When the compile time has paid for itself, against {baseline}",
-        head=("rung", "extra compile time", "saved per step", "breaks even after"),
+        caption=f"When compiling and warming up have paid for themselves, against {baseline}",
+        head=("rung", "extra start-up", "saved per step", "breaks even after"),
         rows=rows,
     )
 
 
 def _verdict(base: RungRecord, rung: RungRecord, gain: float) -> str:
-    """When the rung has repaid its compile time, in words."""
+    """When the rung has repaid its start-up, in words."""
     if gain <= 0:
         return "never"
-    if None in (rung.value("compile_time"), base.value("compile_time")):
+    if None in (startup_cost(rung), startup_cost(base)):
         return "unknown"
-    if not compile_comparable(base, rung):
-        return f"unknown: {loaded_share(rung.measured):.0%} of its ops came from the cache"
+    if not startup_comparable(base, rung):
+        warm = max((base, rung), key=lambda one: loaded_share(one.measured))
+        return f"unknown: {warm.name} loaded programs from the cache"
     steps = break_even_steps(base, rung)
     return "at once" if not steps else f"{steps:,.0f} steps"
 

@@ -84,7 +84,7 @@ def native_batch_norm(
     return (*made, *running)
 
 
-@lowers("_native_batch_norm_legit", static_numbers=True)
+@lowers("_native_batch_norm_legit", static_numbers=True, mutates=(3, 4))
 def native_batch_norm_legit(
     call: Call,
     input: jax.Array,

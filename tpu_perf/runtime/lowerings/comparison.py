@@ -77,7 +77,8 @@ def right_shift(call: Call, self: Operand, other: Operand) -> jax.Array:
 
 @lowers("where.self")
 def where(call: Call, condition: jax.Array, self: Operand, other: Operand) -> jax.Array:
-    return jnp.where(condition != 0, *promote(self, other))
+    yes, no = promote(self, other)
+    return jnp.where(condition != 0, yes, no)
 
 
 @lowers("masked_fill.Scalar", "masked_fill.Tensor")

@@ -75,7 +75,6 @@ _FLOATING: dict[str, Unary] = {
     "sin": jnp.sin,
     "sinc": _sinc,
     "sinh": jnp.sinh,
-    "special_bessel_j0": lambda x: special.bessel_jn(x, v=0)[0],
     "special_entr": _entr,
     "special_erfcx": _erfcx,
     "special_i0e": special.i0e,
@@ -253,7 +252,7 @@ def logit(call: Call, self: jax.Array, eps: Any = None) -> jax.Array:
 @lowers("polygamma", static_numbers=True)
 def polygamma(call: Call, n: int, self: jax.Array) -> jax.Array:
     x = wide_float(self)
-    return special.polygamma(jnp.asarray(n, x.dtype), x)
+    return special.polygamma(jnp.asarray(n, jnp.int32), x)
 
 
 @lowers("mvlgamma", static_numbers=True)

@@ -44,7 +44,8 @@ def scalar_tensor(call: Call, s: Operand, **options: Any) -> jax.Array:
 
 @lowers("eye", "eye.m")
 def eye(call: Call, *args: Any, **options: Any) -> jax.Array:
-    return jnp.eye(*call.shape, dtype=call.dtype)
+    rows, columns = call.shape
+    return jnp.eye(rows, columns, dtype=call.dtype)
 
 
 @lowers("arange", "arange.start", "arange.start_step", static_numbers=True)
@@ -56,7 +57,8 @@ def arange(call: Call, start: Any, end: Any = None, step: Any = 1, **options: An
     positions = jnp.arange(math.prod(call.shape), dtype=jnp.int64)
     if start == 0 and step == 1:
         return positions.reshape(call.shape)
-    return (kind(start) + positions.astype(kind) * kind(step)).reshape(call.shape)
+    values: jax.Array = kind(start) + positions.astype(kind) * kind(step)
+    return values.reshape(call.shape)
 
 
 @lowers("linspace", static_numbers=True)
@@ -67,7 +69,7 @@ def linspace(call: Call, start: Any, end: Any, steps: int, **options: Any) -> ja
     return jnp.asarray(values.astype(call.dtype))
 
 
-def _whole(start: Any, end: Any, steps: int) -> np.ndarray:  # type: ignore[type-arg]
+def _whole(start: Any, end: Any, steps: int) -> Any:
     """Integer linspace as torch's kernel: truncated steps from the nearer end."""
     width = (float(end) - float(start)) / max(steps - 1, 1)
     index = np.arange(steps)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from tpu_perf.runtime.lowerings.precision import (
     cast,
     is_float,
+    limits,
     wide,
     wrap_dim,
 )
@@ -95,8 +96,10 @@ def _coordinates(index: jax.Array, dim: int, size: int) -> tuple[jax.Array, ...]
 def gather(
     call: Call, self: jax.Array, dim: int, index: jax.Array, *, sparse_grad: bool = False
 ) -> jax.Array:
+    if index.size == 0:
+        return jnp.zeros(call.shape, self.dtype)
     if self.ndim == 0 or index.ndim == 0:
-        return jnp.broadcast_to(self.reshape(-1)[0], call.shape)
+        return take_rows(self.reshape(-1), index.reshape(-1)).reshape(call.shape)
     dim = wrap_dim(dim, self.ndim)
     where = _coordinates(index, dim, self.shape[dim])
     return self.at[where].get(**_TRUST)
@@ -178,8 +181,7 @@ def _neutral(reduce: str, dtype: Any) -> Any:
         return reduce == "amin"
     if is_float(dtype):
         return -jnp.inf if reduce == "amax" else jnp.inf
-    limits = jnp.iinfo(dtype)
-    return limits.min if reduce == "amax" else limits.max
+    return limits(dtype).min if reduce == "amax" else limits(dtype).max
 
 
 @lowers("scatter_reduce.two", index_check="index:dim:self")
@@ -233,13 +235,28 @@ def index(call: Call, self: jax.Array, indices: Sequence[jax.Array | None]) -> j
     return self.at[where].get(**_TRUST)
 
 
-def _mask_of(self: jax.Array, indices: Sequence[jax.Array | None]) -> jax.Array | None:
-    """The mask over `self` that a single boolean index means, None for other indices."""
+def _put_by_mask(
+    self: jax.Array, indices: Sequence[jax.Array | None], values: jax.Array, accumulate: bool
+) -> jax.Array | None:
+    """What writing through a single mask gives, None for other indices. Its shape is known, unlike
+    that of reading through one: the k-th selected place takes the k-th row of the values."""
     given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
-    if len(given) != 1 or given[0][1].dtype != jnp.bool_:
+    if len(given) != 1 or given[0][1].dtype not in (jnp.bool_, jnp.uint8):
         return None
     axis, mask = given[0]
-    return mask.reshape(mask.shape + (1,) * (self.ndim - axis - mask.ndim))
+    mask = mask != 0
+    rest = self.ndim - axis - mask.ndim
+    over = mask.reshape(mask.shape + (1,) * rest)
+    rows = values.astype(self.dtype)
+    if rows.ndim > rest and rows.shape[rows.ndim - rest - 1] != 1:
+        if axis:
+            return None
+        order = jnp.maximum(jnp.cumsum(mask.reshape(-1).astype(jnp.int32)) - 1, 0)
+        rows = take_rows(rows, order.reshape(mask.shape)) if rows.shape[0] else self
+    elif rows.ndim > rest:
+        rows = rows.reshape(*rows.shape[: rows.ndim - rest - 1], *[1] * mask.ndim,
+                            *rows.shape[rows.ndim - rest :])  # fmt: skip
+    return jnp.where(over, self + rows if accumulate else rows, self)
 
 
 @lowers("index_put", "_unsafe_index_put", "_index_put_impl", index_check="indices:*:self")
@@ -251,10 +268,9 @@ def index_put(
     accumulate: bool = False,
     unsafe: bool = False,
 ) -> jax.Array:
-    mask = _mask_of(self, indices)
-    if mask is not None and values.size == 1:
-        value = values.reshape(()).astype(self.dtype)
-        return jnp.where(mask, self + value if accumulate else value, self)
+    by_mask = _put_by_mask(self, indices, values, accumulate)
+    if by_mask is not None:
+        return by_mask
     where = _subscripts(self, indices)
     if not accumulate:
         return self.at[where].set(values.astype(self.dtype), **_TRUST)
@@ -322,6 +338,8 @@ def put(
 def masked_scatter(call: Call, self: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Array:
     shape = jnp.broadcast_shapes(self.shape, mask.shape)
     mask = jnp.broadcast_to(mask, shape)
+    if source.size == 0:
+        return jnp.broadcast_to(self, shape)
     # The k-th true element takes the k-th element of the source.
     order = (jnp.cumsum(mask.reshape(-1).astype(jnp.int32)) - 1).reshape(shape)
     picked = take_rows(source.reshape(-1), jnp.maximum(order, 0))

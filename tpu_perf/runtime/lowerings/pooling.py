@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tpu_perf.runtime.lowerings.precision import is_float, wide
+from tpu_perf.runtime.lowerings.precision import is_float, limits, wide
 from tpu_perf.runtime.lowerings.registry import Call, lowers
 
 
@@ -59,7 +59,7 @@ def _windows(
     return _Windows(kernel, stride, spread(padding), spread(dilation), tuple(size), tuple(out))
 
 
-def _places(w: _Windows, offset: Sequence[int]) -> np.ndarray:  # type: ignore[type-arg]
+def _places(w: _Windows, offset: Sequence[int]) -> np.ndarray[Any, Any]:
     """Flat input position that each window reads at an offset (outside: whatever)."""
     flat = np.zeros(w.out, np.int64)
     for axis, (o, s, p, d, n, k) in enumerate(
@@ -82,7 +82,7 @@ def _read(padded: jax.Array, w: _Windows, offset: Sequence[int]) -> jax.Array:
 
 
 def _max_pool(x: jax.Array, w: _Windows) -> tuple[jax.Array, jax.Array]:
-    lowest = -jnp.inf if is_float(x.dtype) else jnp.iinfo(x.dtype).min
+    lowest = -jnp.inf if is_float(x.dtype) else limits(x.dtype).min
     pads = [(0, 0, 0)] * (x.ndim - len(w.out))
     pads += [(p, h, 0) for p, h in zip(w.padding, w.high(), strict=True)]
     padded = lax.pad(x, jnp.asarray(lowest, x.dtype), pads)
@@ -152,7 +152,7 @@ def _max_pool_backward(grad: jax.Array, indices: jax.Array, w: _Windows) -> jax.
     return total
 
 
-def _divisor(w: _Windows, include_pad: bool, override: int | None) -> np.ndarray:  # type: ignore[type-arg]
+def _divisor(w: _Windows, include_pad: bool, override: int | None) -> np.ndarray[Any, Any]:
     """How many elements torch counts in each window."""
     if override is not None:
         return np.full(w.out, override, np.float64)
@@ -168,7 +168,7 @@ def _divisor(w: _Windows, include_pad: bool, override: int | None) -> np.ndarray
 
 def _window_sum(x: jax.Array, w: _Windows) -> jax.Array:
     lead = x.ndim - len(w.out)
-    return lax.reduce_window(
+    total: jax.Array = lax.reduce_window(
         x,
         np.zeros((), x.dtype),  # a constant: only then is the sum a linear op to JAX
         lax.add,
@@ -176,6 +176,7 @@ def _window_sum(x: jax.Array, w: _Windows) -> jax.Array:
         (1,) * lead + w.stride,
         [(0, 0)] * lead + list(zip(w.padding, w.high(), strict=True)),
     )
+    return total
 
 
 def _average(x: jax.Array, w: _Windows, include_pad: bool, override: int | None) -> jax.Array:
@@ -221,7 +222,7 @@ def _lower_average_pool(count: int) -> None:
         grad = wide(grad_output)
         w = _windows(self.shape[-count:], grad.shape[-count:], kernel_size, stride, padding, (1,))
         divisor = _divisor(w, count_include_pad, divisor_override).astype(grad.dtype)
-        like = jax.ShapeDtypeStruct(self.shape, grad.dtype)
+        like = jnp.zeros(self.shape, grad.dtype)
         pull = jax.linear_transpose(lambda x: _window_sum(x, w), like)
         return jnp.asarray(pull(grad / divisor)[0])
 

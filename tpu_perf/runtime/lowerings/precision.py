@@ -43,10 +43,15 @@ def compute_dtype(dtype: Dtype) -> Dtype:
     return np.dtype(dtype)
 
 
+def limits(dtype: Dtype) -> Any:
+    """The numeric limits of a dtype (`min`, `max`, for floats also `eps`, `nmant`)."""
+    about: Any = jnp
+    return about.finfo(dtype) if is_inexact(dtype) else about.iinfo(dtype)
+
+
 def wide(x: Any) -> jax.Array:
     """The value in the dtype torch computes in."""
-    x = as_array(x)
-    return x.astype(compute_dtype(x.dtype))
+    return cast(x, compute_dtype(as_array(x).dtype))
 
 
 def wide_float(x: Any) -> jax.Array:

@@ -13,6 +13,7 @@ from tpu_perf.runtime.lowerings.precision import (
     compute_dtype,
     is_complex,
     is_float,
+    limits,
     wide,
 )
 from tpu_perf.runtime.lowerings.registry import Call, Operand, as_array, lowers
@@ -146,10 +147,10 @@ def random_(call: Call, self: jax.Array) -> jax.Array:
 def _limit(self: jax.Array) -> int:
     """One above the largest integer that random_() draws for a dtype."""
     if is_float(self.dtype):
-        return int(2 ** (jnp.finfo(self.dtype).nmant + 1)) + 1
+        return int(2 ** (limits(self.dtype).nmant + 1)) + 1
     if self.dtype == jnp.bool_:
         return 2
-    return min(int(jnp.iinfo(self.dtype).max) + 1, 2**63 - 1)
+    return min(int(limits(self.dtype).max) + 1, 2**63 - 1)
 
 
 @lowers("randperm", random=True)

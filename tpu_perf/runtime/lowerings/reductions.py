@@ -139,7 +139,7 @@ def min_dim(
 
 def _arg(function: Any, x: jax.Array, dim: int | None, keepdim: bool) -> jax.Array:
     if dim is None or x.ndim == 0:
-        flat = function(x.reshape(-1), axis=0)
+        flat: jax.Array = function(x.reshape(-1), axis=0)
         return flat.reshape((1,) * x.ndim) if keepdim else flat
     index: jax.Array = function(x, axis=dim, keepdims=keepdim)
     return index

@@ -28,7 +28,7 @@ class TensorMeta(NamedTuple):
     dtype: torch.dtype
 
     @property
-    def jax_dtype(self) -> np.dtype:  # type: ignore[type-arg]
+    def jax_dtype(self) -> np.dtype:
         return numpy_dtype(self.dtype)
 
 
@@ -59,7 +59,7 @@ class Call:
     notes: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def dtype(self) -> np.dtype:  # type: ignore[type-arg]
+    def dtype(self) -> np.dtype:
         """JAX dtype of the first output."""
         return numpy_dtype(self.out[0].dtype)
 
@@ -77,7 +77,8 @@ class Call:
             self.seed.astype(jnp.uint32) ^ (self.seed.astype(jnp.uint64) >> 32).astype(jnp.uint32),
             self.offset.astype(jnp.uint32),
         ])  # fmt: skip
-        return jax.random.wrap_key_data(words, impl="threefry2x32")
+        key: jax.Array = jax.random.wrap_key_data(words, impl="threefry2x32")
+        return key
 
 
 Lower = Callable[..., Any]
@@ -125,14 +126,14 @@ def lowers(
     return register
 
 
-def as_array(operand: Operand, dtype: np.dtype | None = None) -> jax.Array:  # type: ignore[type-arg]
+def as_array(operand: Operand, dtype: np.dtype | None = None) -> jax.Array:
     """The operand as an array of the given dtype (its own where None)."""
     value = operand.value if isinstance(operand, Number) else operand
     array = jnp.asarray(value)
     return array if dtype is None or array.dtype == dtype else array.astype(dtype)
 
 
-def _category(dtype: np.dtype) -> int:  # type: ignore[type-arg]
+def _category(dtype: np.dtype) -> int:
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return 3
     if jnp.issubdtype(dtype, jnp.floating):
@@ -148,7 +149,7 @@ def promote(*operands: Operand) -> list[jax.Array]:
     return [as_array(o, dtype) for o in operands]
 
 
-def result_dtype(*operands: Operand) -> np.dtype:  # type: ignore[type-arg]
+def result_dtype(*operands: Operand) -> np.dtype:
     """torch's common dtype of these operands."""
     dims: list[torch.dtype] = []
     zeros: list[torch.dtype] = []

@@ -74,7 +74,7 @@ def _cubic_weight(distance: float, a: float = -0.75) -> float:
     return ((d - 5) * d + 8) * d * a - 4 * a if d < 2 else 0.0
 
 
-def _nearest_places(size: int, out: int, scale: float | None, exact: bool) -> Matrix:
+def _nearest_places(size: int, out: int, scale: float | None, exact: bool) -> Any:
     step = np.float32(1 / scale if scale is not None and scale > 0 else size / out)
     places = np.floor((np.arange(out, dtype=np.float32) + (0.5 if exact else 0)) * step)
     return np.minimum(places, size - 1).astype(np.int64)
@@ -210,6 +210,6 @@ def _edge_pad_backward(
     grad: jax.Array, like: jax.Array, padding: Sequence[int], mode: str
 ) -> jax.Array:
     grad = wide(grad) if is_float(grad.dtype) else grad
-    shape = jax.ShapeDtypeStruct(like.shape, grad.dtype)
+    shape = jnp.zeros(like.shape, grad.dtype)
     pull = jax.linear_transpose(lambda x: _edge_pad(x, padding, mode), shape)
     return jnp.asarray(pull(grad)[0])

@@ -214,4 +214,4 @@ def unfold(call: Call, self: jax.Array, dimension: int, size: int, step: int) ->
 def diagonal(
     call: Call, self: jax.Array, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> jax.Array:
-    return jnp.diagonal(self, offset, dim1, dim2)
+    return jnp.asarray(jnp.diagonal(self, offset, dim1, dim2))

@@ -25,9 +25,9 @@ from tpu_perf.runtime.torch_private import (
     set_storage,
     storage_of,
     tensor_over,
+    view_alias,
 )
 from tpu_perf.runtime.transfers import to_device, to_host
-from tpu_perf.runtime.views import geometry_fits
 
 BY_HAND: dict[str, Callable[..., Any]] = {}
 Tensor = torch.Tensor
@@ -77,7 +77,10 @@ def empty_strided(
 def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Tensor:
     offset = self.storage_offset() if storage_offset is None else storage_offset
     spec = buffer_of(self).spec
-    if spec.reinterpreted is False and not geometry_fits(spec.numel, size, stride, offset):
+    reach = offset
+    for n, s in zip(size, stride, strict=True):
+        reach += (n - 1) * s
+    if reach >= spec.numel and not spec.reinterpreted and 0 not in size:
         raise RuntimeError(
             f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} are "
             f"out of bounds for storage of size {spec.nbytes}"
@@ -85,29 +88,14 @@ def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: Any = None)
     return alias(self, size, stride, offset)
 
 
-@by_hand("view", "_reshape_alias")
-def view(self: Tensor, size: Any, stride: Any = None) -> Tensor:
-    if stride is not None:
-        return alias(self, size, stride, self.storage_offset())
-    old = self.shape
-    count = self.numel()
-    shape = list(size)
-    known, hole = 1, -1
-    for i, n in enumerate(shape):
-        if n == -1:
-            hole = i
-        else:
-            known *= n
-    if hole >= 0 and known and count % known == 0:
-        shape[hole] = count // known
-        known *= shape[hole]
-    if known == count and hole >= 0 or known == count:
-        if self.is_contiguous():
-            return alias(self, shape, contiguous_strides(tuple(shape)), self.storage_offset())
-    del old
-    meta = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device="meta")
-    seen = meta.view(size)
-    return alias(self, seen.shape, seen.stride(), self.storage_offset())
+@by_hand("view")
+def view(self: Tensor, size: Any) -> Tensor:
+    return view_alias(META_KEYS, self, size)  # type: ignore[no-any-return]
+
+
+@by_hand("_reshape_alias")
+def reshape_alias(self: Tensor, size: Any, stride: Any) -> Tensor:
+    return alias(self, size, stride, self.storage_offset())
 
 
 @by_hand("view.dtype")
@@ -171,6 +159,28 @@ def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
             _kernel("copy_")(self, src, non_blocking)
         return self
     return _copy_across(src, self)
+
+
+@by_hand("_to_copy")
+def to_copy(
+    self: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None,
+    pin_memory: Any = None, non_blocking: bool = False, memory_format: Any = None,
+) -> Tensor:  # fmt: skip
+    here = self.device.type == "tpu"
+    if here and (device is None or device.type == "tpu"):
+        return _kernel("_to_copy")(self, dtype=dtype, memory_format=memory_format)  # type: ignore[no-any-return]
+    if here:
+        host = to_host(self)
+        host = host if dtype is None else host.to(dtype)
+        if memory_format in (None, torch.preserve_format):
+            strided = torch.empty_strided(self.shape, self.stride(), dtype=host.dtype)
+            return host if strided.is_contiguous() else strided.copy_(host)
+        return host.contiguous(memory_format=memory_format)
+    host = self if dtype is None else self.to(dtype)
+    keep = memory_format in (None, torch.preserve_format)
+    like = torch.empty_like(host, device="meta", memory_format=torch.preserve_format
+                            if keep else memory_format)  # fmt: skip
+    return _copy_across(host, allocate(tuple(like.shape), like.dtype, tuple(like.stride())))
 
 
 @by_hand("_copy_from")

@@ -40,7 +40,6 @@ def where() -> str:
     return f" at {line}{graph}" if line else graph
 
 
-_min_max = jax.jit(lambda x: jnp.stack([x.min(), x.max()]).astype(jnp.int64))
 _count_bad = jax.jit(lambda x: jnp.stack([jnp.isnan(x).sum(), jnp.isinf(x).sum()]))
 
 
@@ -55,18 +54,19 @@ def check_indices(signature: Signature, bound: Bound) -> None:
             continue
         if indices.dtype in (torch.bool, torch.uint8):
             continue
-        lowest, highest = _bounds(indices)
+        ignored = named.get("ignore_index")
+        host = indices.detach().cpu()
+        if ignored is not None:
+            host = host[host != ignored]
+            if host.numel() == 0:
+                continue
+        lowest, highest = int(host.min()), int(host.max())
         bad = highest if highest >= size else lowest if lowest < low else None
         if bad is not None:
             raise DebugIndexError(
                 f"{describe(signature, bound)}: index {bad} in {label} is out of bounds for "
                 f"dimension of size {size}{where()}"
             )
-
-
-def _bounds(indices: torch.Tensor) -> tuple[int, int]:
-    host = indices.detach().cpu()
-    return int(host.min()), int(host.max())
 
 
 def _indexed(check: str, named: dict[str, Any]) -> list[tuple[Any, int, str, int]]:

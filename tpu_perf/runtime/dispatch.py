@@ -48,7 +48,7 @@ def call(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if mode is EagerMode.DEFER_AND_FUSE:
         if not STATE.capturing and in_autograd_worker():
             _flush_after_backward()
-        result = current_segment().record(plan, bound)
+        result = current_segment().record(plan, bound.buffers, bound.numbers, bound.tensors)
         if recorder is not None:
             recorder.dispatch((start, _clock(), signature.display, -1, recorder.step))
         return result
@@ -127,9 +127,8 @@ def kernel_for(op: torch._ops.OpOverload) -> Callable[..., Any]:
 
 #: Overloads that torch builds from others well, or that aten_kernels.py implements by hand.
 _LEFT_TO_TORCH = {
-    "_to_copy", "_unsafe_view", "detach", "alias", "lift", "lift_fresh", "view", "reshape",
-    "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",
-    "randint_like", "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided",
+    "_unsafe_view", "detach", "alias", "lift", "lift_fresh", "view", "reshape", "empty_like",
+    "new_empty", "new_empty_strided",
     "expand", "slice", "select", "permute", "transpose", "t", "squeeze", "unsqueeze", "diagonal",
     "split", "split_with_sizes", "unbind", "unfold", "view_as_real", "view_as_complex",
     "_reshape_alias", "as_strided", "_conj", "_neg_view", "is_pinned", "resize_as_", "requires_grad_",

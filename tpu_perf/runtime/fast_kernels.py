@@ -1,13 +1,231 @@
-"""Kernels generated for the commonest signatures: the generic path, unrolled per arity."""
+"""Kernels generated for the commonest signatures: the generic path, unrolled per arity.
+
+A Strict op takes about ten microseconds, of which a loop over schema arguments would be a third.
+The generated code does what `binding.bind` and `dispatch.call` do for ops whose arguments are
+tensors, default numbers and statics, with fresh results or one tensor written in place; anything
+else (lists, aliased writes, run-time numbers in other places, Debug mode) goes the generic way.
+"""
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
-from tpu_perf.runtime.signatures import Signature
+import torch
+
+from tpu_perf.recorder import active
+from tpu_perf.runtime import segment as segments
+from tpu_perf.runtime.binding import bind, static_key
+from tpu_perf.runtime.buffers import Buffer
+from tpu_perf.runtime.call_plan import CallPlan, assemble
+from tpu_perf.runtime.execution import op_program
+from tpu_perf.runtime.modes import STATE, EagerMode
+from tpu_perf.runtime.signatures import IGNORED, NUMBER, STATIC, TENSOR, Signature
+from tpu_perf.runtime.torch_private import create_empty_tensor, in_autograd_worker, storage_of
+
+_PLAIN = (int, bool, type(None), torch.dtype, str)
 
 
 def fast_kernel(signature: Signature) -> Callable[..., Any] | None:
     """A specialised kernel, or None where the generic one serves."""
-    return None
+    arguments = signature.arguments
+    written = [i for i, a in enumerate(arguments) if a.written]
+    if signature.foreach or signature.is_out or signature.lowering is None:
+        return None
+    if signature.lowering.random or signature.lowering.mutates:
+        return None
+    if any(a.kind not in (TENSOR, NUMBER, STATIC, IGNORED) for a in arguments):
+        return None
+    tensors = [i for i, a in enumerate(arguments) if a.kind == TENSOR]
+    if not tensors or tensors[0] != 0 or len(tensors) > 4 or written not in ([], [0]):
+        return None
+    shape = tuple((a.kind, a.keyword_only, a.has_default) for a in arguments)
+    names: dict[str, Any] = {"sig": signature, "plans": {}}
+    for i, a in enumerate(arguments):
+        names[f"d{i}"] = a.default
+    namespace = {**_GLOBALS, **names}
+    exec(_code(shape, bool(written)), namespace)  # noqa: S102 - our own template
+    kernel: Callable[..., Any] = namespace["kernel"]
+    return kernel
+
+
+@functools.lru_cache(maxsize=None)
+def _code(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> Any:
+    return compile(_source(shape, inplace), f"<kernel {shape}>", "exec")
+
+
+def _source(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> str:
+    forwarded = [i for i, (_, keyword, _) in enumerate(shape) if not keyword]
+    positional = ", ".join(_positional(shape))
+    lines = [f"def kernel({positional}{', ' if positional else ''}**kw):"]
+    add = lines.append
+    everything = "".join(f"a{i}, " for i in forwarded)
+    slow = f"call(sig, ({everything}), kw)"
+    add("    mode = STATE.mode")
+    add(f"    if mode is DEBUG or (kw and not defaults_only(sig, kw)): return {slow}")
+    add("    rec = active.recorder")
+    add("    t0 = clock() if rec is not None else 0")
+    tensors = [i for i, (kind, *_) in enumerate(shape) if kind == TENSOR]
+    numbers = [i for i, (kind, keyword, _) in enumerate(shape) if kind == NUMBER and not keyword]
+    for i in numbers:
+        add(f"    if a{i} is not d{i} and (a{i} != d{i} or a{i}.__class__ is not d{i}.__class__):")
+        add(f"        return {slow}")
+    key, buffers, values = [], [], []
+    for i in tensors:
+        if i == 0:
+            add("    try: b0 = storage_of(a0)._buffer")
+            add(f"    except (AttributeError, TypeError): return {slow}")
+            _tensor_key(add, "    ", 0, key, slow)
+            buffers.append("b0")
+            continue
+        add(f"    if a{i}.__class__ is float or a{i}.__class__ is int:")
+        add(f"        k{i} = a{i}.__class__; b{i} = None")
+        add(f"    elif a{i} is None: k{i} = b{i} = None")
+        add("    else:")
+        add(f"        try: b{i} = storage_of(a{i})._buffer")
+        add(f"        except (AttributeError, TypeError): return {slow}")
+        add(f"        s{i} = b{i}.spec")
+        aliased = " or b{0} is b0".format(i) if inplace else ""
+        add(f"        if s{i}.reinterpreted{aliased}: return {slow}")
+        add(f"        k{i} = (a{i}.shape, a{i}.stride(), a{i}.storage_offset(), s{i})")
+        key.append(f"k{i}")
+        buffers.append(f"b{i}")
+        values.append(i)
+    for i, (kind, keyword, _) in enumerate(shape):
+        if kind == STATIC and not keyword:
+            key.append(f"(a{i} if a{i}.__class__ in PLAIN else static_key(a{i}))")
+    add(f"    key = ({', '.join(key)},)")
+    add("    plan = plans.get(key)")
+    add("    if plan is None:")
+    add(f"        plan = learn(sig, plans, key, ({everything}))")
+    add(f"        if plan is None: return {slow}")
+    optional = [f"b{i}" for i in values]
+    if optional:
+        add(f"    buffers = [b0] if plan.one else [b for b in ({', '.join(buffers)},) if b is not None]")
+        numbers_of = ", ".join(f"(a{i}, k{i})" for i in values)
+        add(f"    numbers = [a for a, k in ({numbers_of},) if k is float or k is int] "
+            "if plan.number_kinds else NONE")
+    else:
+        add("    buffers = [b0]; numbers = NONE")
+    add("    if mode is DEFER:")
+    add("        if not STATE.capturing and in_worker(): return " + slow)
+    add("        out = current_segment().record(plan, buffers, numbers, (a0,))")
+    add("        if rec is not None: rec.dispatch((t0, clock(), plan.op, -1, rec.step))")
+    add("        return out")
+    add("    arrays = [b.array if b.array is not None and b.segment is None else b.ready('unknown')"
+        " for b in buffers]")
+    if inplace:
+        add("    if not plan.reads or plan.reads[0]: del arrays[0]; program = plan.program")
+        add("    elif b0.shared: program = plan.program")
+        add("    else: program = plan.donating")
+        add("    if program is None: program = strict_program(plan, b0)")
+    else:
+        add("    program = plan.program")
+        add("    if program is None: program = strict_program(plan, None)")
+    add("    if rec is None:")
+    add("        program.executions += 1")
+    add("        outs = program.call(*arrays, *numbers)")
+    add("    else: outs = program.run(*arrays, *numbers)")
+    if inplace:
+        add("    b0.array = outs[0]; b0.shared = False; b0.segment = None")
+        add("    if not b0.counted: b0.fill(outs[0])")
+        add("    result = a0")
+    else:
+        add("    fresh = plan.fresh")
+        add("    if plan.single:")
+        add("        f = fresh[0]; result = create(f.size, f.spec.dtype)")
+        add("        storage_of(result)._buffer = Buffer(outs[0], f.spec)")
+        add("    else: result = many(plan, outs)")
+    add("    if rec is not None: rec.dispatch((t0, clock(), plan.op, program.index, rec.step))")
+    add("    return result")
+    return "\n".join(lines)
+
+
+def _positional(shape: tuple[tuple[str, bool, bool], ...]) -> list[str]:
+    return [
+        f"a{i}=d{i}" if default else f"a{i}"
+        for i, (_, keyword, default) in enumerate(shape)
+        if not keyword
+    ]
+
+
+def _tensor_key(
+    add: Callable[[str], None], indent: str, i: int, key: list[str], slow: str
+) -> None:
+    add(f"{indent}s{i} = b{i}.spec")
+    add(f"{indent}if s{i}.reinterpreted: return {slow}")
+    key.extend([f"a{i}.shape", f"a{i}.stride()", f"a{i}.storage_offset()", f"s{i}"])
+
+
+def _defaults_only(signature: Signature, kwargs: dict[str, Any]) -> bool:
+    """Whether keyword arguments say nothing beyond their defaults."""
+    for argument in signature.arguments:
+        if argument.name in kwargs:
+            value = kwargs[argument.name]
+            if value is not argument.default and (
+                value != argument.default or type(value) is not type(argument.default)
+            ):
+                return False
+            if not argument.keyword_only:
+                return False
+    return True
+
+
+def _learn(
+    signature: Signature, plans: dict[Any, CallPlan], key: Any, args: tuple[Any, ...]
+) -> CallPlan | None:
+    """The plan of a call that the generated code can run, kept under its own key."""
+    bound = bind(signature, args, {})
+    plan = signature.plans.get(bound.key)
+    if plan is None or not _is_simple(plan, bound.slot_of):
+        return None
+    plans[key] = plan
+    return plan
+
+
+def _is_simple(plan: CallPlan, slot_of: list[int]) -> bool:
+    if plan.random or slot_of != list(range(len(slot_of))):
+        return False
+    if plan.mutated:
+        everything = tuple(range(len(plan.slots)))
+        return plan.mutated == (0,) and not plan.fresh and plan.reads in (
+            everything, everything[1:])  # fmt: skip
+    return plan.reads == tuple(range(len(plan.slots))) and all(f.contiguous for f in plan.fresh)
+
+
+def _strict_program(plan: CallPlan, written: Buffer | None) -> Any:
+    plan.program = op_program(plan, ())
+    if written is None:
+        return plan.program
+    if plan.reads and plan.reads[0] == 0:
+        plan.donating = op_program(plan, (0,))
+        return plan.program if written.shared else plan.donating
+    return plan.program
+
+
+def _many(plan: CallPlan, outs: tuple[Any, ...]) -> Any:
+    fresh = []
+    for output, array in zip(plan.fresh, outs, strict=True):
+        tensor = create_empty_tensor(output.size, output.spec.dtype)
+        storage_of(tensor)._buffer = Buffer(array, output.spec)  # type: ignore[attr-defined]
+        fresh.append(tensor)
+    return assemble(plan.returns, fresh, ())
+
+
+def _call(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from tpu_perf.runtime.dispatch import call
+
+    _GLOBALS["call"] = call
+    return call(signature, args, kwargs)
+
+
+_GLOBALS: dict[str, Any] = {
+    "STATE": STATE, "DEBUG": EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING,
+    "DEFER": EagerMode.DEFER_AND_FUSE, "active": active, "clock": time.perf_counter_ns,
+    "storage_of": storage_of, "PLAIN": _PLAIN, "static_key": static_key, "NONE": (),
+    "learn": _learn, "defaults_only": _defaults_only, "call": _call, "Buffer": Buffer,
+    "create": create_empty_tensor, "many": _many, "strict_program": _strict_program,
+    "current_segment": segments.current_segment, "in_worker": in_autograd_worker,
+}  # fmt: skip

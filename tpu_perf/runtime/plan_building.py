@@ -95,7 +95,7 @@ def _read_slots(
     overwrites = signature.functional in OVERWRITES or signature.is_out
     needed: dict[int, None] = {}
     for position, slot in enumerate(bound.slot_of):
-        whole = position in written and overwrites and views[position].identity
+        whole = position in written and overwrites and views[position].covers
         if not whole:
             needed[slot] = None
     return tuple(slot for slot in range(len(bound.buffers)) if slot in needed)

@@ -57,10 +57,11 @@ class Segment:
         self._value_of: dict[int, int] = {}
         self._count = 0
 
-    def record(self, plan: CallPlan, bound: Any) -> Any:
+    def record(
+        self, plan: CallPlan, buffers: list[Buffer], numbers: Any, tensors: Any
+    ) -> Any:
         """Append one op; returns its (still pending) result."""
         with self.lock:
-            buffers = bound.buffers
             ids = tuple([self._read(buffers[slot]) for slot in plan.reads])
             count = self._count
             fresh = []
@@ -82,15 +83,15 @@ class Segment:
                 owners.append(buffer)
             self.nodes.append((plan, ids, tuple(range(self._count, count))))
             self._count = count
-            if bound.numbers:
-                self.numbers.append(tuple(bound.numbers))
+            if numbers:
+                self.numbers.append(tuple(numbers))
             if plan.random:
                 self.draws.append(GENERATOR.take()[1])
             if self.cuts_on_repeats and self.repeats.see(plan.uid):
                 self.flush("repeated_op_heuristic")
-            if len(fresh) == 1 and plan.returns == ("fresh", 0):
+            if plan.single:
                 return fresh[0]
-            return assemble(plan.returns, fresh, bound.tensors)
+            return assemble(plan.returns, fresh, tensors)
 
     def _replace(self, buffer: Buffer) -> None:
         array = buffer.array

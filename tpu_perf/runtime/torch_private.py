@@ -7,6 +7,8 @@ attributes on UntypedStorage (kept alive with the storage by PyObject preservati
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -24,7 +26,7 @@ storage_of = torch.Tensor.untyped_storage
 # The Meta kernel of as_strided makes an alias without checking bounds against the storage's
 # byte count, which is 0 for tensors made by `create_empty_tensor`. Bounds are checked by us.
 _as_strided_alias = torch.ops.aten.as_strided.default.redispatch
-_view_dtype_alias = torch.ops.aten.view.dtype.redispatch
+view_alias = torch.ops.aten.view.default.redispatch
 _set_storage = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
 
 #: Storages made for user-visible allocations get addresses that no two live tensors share.
@@ -114,3 +116,15 @@ def run_backward_on_calling_thread() -> None:
 def in_autograd_worker() -> bool:
     """Whether this thread is running a backward pass at the moment."""
     return bool(torch._C._current_graph_task_id() != -1)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def compiling_flag_set() -> Iterator[None]:
+    """Inside, torch.compiler.is_compiling() is True, so that libraries take the path without
+    reads of device values that they have for torch.compile."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before

@@ -60,10 +60,24 @@ class ViewPlan:
             parts = lax.slice(parts, d.starts, limits)
         return jnp.broadcast_to(jnp.transpose(parts, d.order).reshape(d.narrow), self.size)
 
-    def write(self, base: jax.Array, value: jax.Array) -> jax.Array:
-        """The buffer's array with the tensor's elements replaced by `value` (shape `size`)."""
+    @property
+    def covers(self) -> bool:
+        """Whether the tensor is the whole buffer, possibly with its axes permuted."""
+        d = self.digits
+        return self.identity or (
+            d is not None and d.lengths == d.radices and not self.overlaps
+            and self.dtype == self.spec.dtype
+        )  # fmt: skip
+
+    def write(self, base: jax.Array | None, value: jax.Array) -> jax.Array:
+        """The buffer's array with the tensor's elements replaced by `value` (shape `size`).
+        `base` may be None where the tensor covers the buffer."""
         if self.identity:
             return value
+        if base is None:
+            assert self.covers
+            assert self.digits is not None
+            return self._to_storage_order(value, self.digits).reshape(self.spec.shape)
         if 0 in self.size:
             return base
         own = self._as_own_dtype(base)
@@ -77,13 +91,17 @@ class ViewPlan:
                 "operation."
             )
         d = self.digits
-        inverse = [0] * len(d.order)
-        for position, axis in enumerate(d.order):
-            inverse[axis] = position
-        parts = value.reshape([d.lengths[axis] for axis in d.order]).transpose(inverse)
+        parts = self._to_storage_order(value, d)
         if d.lengths != d.radices:
             parts = lax.dynamic_update_slice(own.reshape(d.radices), parts, d.starts)
         return self._as_base_dtype(parts.reshape(own.shape))
+
+    @staticmethod
+    def _to_storage_order(value: jax.Array, d: _Digits) -> jax.Array:
+        inverse = [0] * len(d.order)
+        for position, axis in enumerate(d.order):
+            inverse[axis] = position
+        return value.reshape([d.lengths[axis] for axis in d.order]).transpose(inverse)
 
     @property
     def overlaps(self) -> bool:

@@ -23,6 +23,7 @@ from tpu_perf.runtime.modes import STATE, EagerMode
 from tpu_perf.runtime.program_cache import Program, user_line
 from tpu_perf.runtime.random_numbers import GENERATOR
 from tpu_perf.runtime.segment import Segment, Work, flush_all, pack, set_current_segment
+from tpu_perf.runtime.torch_private import compiling_flag_set
 from tpu_perf.runtime.transfers import to_device, to_host_array
 
 #: Uploads of the recording in progress: (buffer, CPU tensor).
@@ -53,7 +54,8 @@ def _recording(segment: Segment) -> Iterator[None]:
     STATE.mode, STATE.capturing = EagerMode.DEFER_AND_FUSE, True
     _uploads.clear()
     try:
-        yield
+        with compiling_flag_set():
+            yield
     finally:
         STATE.mode, STATE.capturing = before_mode, False
         set_current_segment(before_segment)

@@ -30,11 +30,14 @@ def load_function(target: str) -> Callable[..., Any]:
         module = _load_module(module_name)
     function = getattr(module, function_name, None)
     if not callable(function):
-        names = [name for name, value in vars(module).items() if callable(value)]
-        public = [name for name in names if not name.startswith("_")]
+        own = [
+            name
+            for name, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", None) == module.__name__
+        ]
         raise WorkloadError(
             f"{module.__file__ or module_name} has no function {function_name!r}"
-            f"{did_you_mean(function_name, public)}"
+            f"{did_you_mean(function_name, own)}"
         )
     found: Callable[..., Any] = function
     return found
@@ -54,11 +57,13 @@ def _load_module(name: str) -> ModuleType:
     path = Path(name)
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))  # so that it finds the modules beside it
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A file may be named like a module that is loaded already; that one is left alone.
+    module_name = f"{path.stem}_of_the_ladder" if path.stem in sys.modules else path.stem
+    spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise WorkloadError(f"{path} cannot be loaded as Python code")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses and pickle look there
+    sys.modules[module_name] = module  # dataclasses and pickle look there
     spec.loader.exec_module(module)
     return module
 

@@ -328,23 +328,34 @@ def masked_select(self: Tensor, mask: Tensor) -> Tensor:
     return wide.reshape(-1).index_select(0, where)
 
 
-@by_hand("_fused_sdp_choice")
-def fused_sdp_choice(
+def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, *, scale: Any = None, enable_gqa: bool = False,
-) -> int:  # fmt: skip
-    """Take scaled_dot_product_attention as one program where shapes allow."""
-    overrideable, math_path = 3, 0
-    if query.dim() == 4 and key.dim() == 4 and query.is_floating_point():
-        if attn_mask is not None and attn_mask.requires_grad:
-            return math_path
-        return overrideable
-    return math_path
+) -> Tensor:  # fmt: skip
+    """Attention as one program where shapes allow, else torch's own composition of ops.
+
+    Registered above autograd, because torch asks only C++ backends which kernel they prefer.
+    """
+    grouped = query.shape[-3] == key.shape[-3] or enable_gqa
+    if query.dim() == key.dim() == value.dim() == 4 and grouped and query.is_floating_point() and not (
+        attn_mask is not None and attn_mask.requires_grad
+    ):
+        if not 0.0 <= dropout_p <= 1.0:
+            raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {dropout_p}")
+        if attn_mask is not None and is_causal:
+            raise RuntimeError("attn_mask must not be given with is_causal=True")
+        result: Tensor = aten._scaled_dot_product_fused_attention_overrideable(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+        )[0]
+        return result
+    composed: Tensor = aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale,
+        enable_gqa=enable_gqa,
+    )[0]  # fmt: skip
+    return composed
 
 
-def deferred_or_ready(buffer: Buffer) -> bool:
-    """Whether a buffer has a value at all (written at least once)."""
-    return buffer.array is not None or buffer.segment is not None
-
-
-__all__ = ["BY_HAND", "META_KEYS", "EagerMode", "current_segment", "numpy_dtype"]
+#: Kernels above autograd, for composite ops that are better taken whole.
+ABOVE_AUTOGRAD: dict[str, Callable[..., Any]] = {
+    "scaled_dot_product_attention": scaled_dot_product_attention,
+}

@@ -85,10 +85,6 @@ NUMBER_DTYPES: dict[type, np.dtype[Any]] = {
 }
 
 
-def single(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and value[0] in ("fresh", "argument")
-
-
 def assemble(returns: Any, fresh: Sequence[torch.Tensor], tensors: Sequence[Any]) -> Any:
     """Build the op's return value from its template."""
     if returns is None:
@@ -99,4 +95,6 @@ def assemble(returns: Any, fresh: Sequence[torch.Tensor], tensors: Sequence[Any]
         return fresh[returns[1]]
     if returns[0] == "argument":
         return tensors[returns[1]]
+    if returns[0] == "constant":
+        return returns[1]
     return tuple(assemble(r, fresh, tensors) for r in returns[1])

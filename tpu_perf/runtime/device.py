@@ -41,6 +41,9 @@ def load() -> None:
         library = torch.library.Library("aten", "IMPL")
         for name, kernel in aten_kernels.BY_HAND.items():
             library.impl(name, kernel, "PrivateUse1")
+        for name, kernel in aten_kernels.ABOVE_AUTOGRAD.items():
+            library.impl(name, kernel, "AutogradPrivateUse1")
+            library.impl(name, kernel, "PrivateUse1")
         dispatch.register_all(library, set(aten_kernels.BY_HAND))
         boxed = torch.library.Library("_", "IMPL")
         boxed.fallback(dispatch.fall_back, "PrivateUse1")

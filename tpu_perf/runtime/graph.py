@@ -12,7 +12,13 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tpu_perf.runtime.lowerings.registry import TABLE, Call, TensorMeta, as_array
+from tpu_perf.runtime.lowerings.registry import (
+    TABLE,
+    Call,
+    TensorMeta,
+    as_array,
+    draws_numbers,
+)
 
 Special = Callable[..., Any]
 #: Non-aten targets that graphs contain.
@@ -45,13 +51,15 @@ def missing_ops(module: torch.fx.GraphModule) -> set[str]:
 
 def random_draws(module: torch.fx.GraphModule) -> int:
     """How many draws from the generator one run of the graph makes."""
-    return sum(
-        1
-        for node in module.graph.nodes
-        if node.op == "call_function"
-        and (name := table_name(node.target)) in TABLE
-        and TABLE[name].random
-    )
+    return sum(1 for node in module.graph.nodes if node.op == "call_function" and _draws(node))
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    name = table_name(node.target)
+    if name not in TABLE:
+        return False
+    names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
+    return draws_numbers(TABLE[name], {**dict(zip(names, node.args, strict=False)), **node.kwargs})
 
 
 class GraphEvaluator:
@@ -88,7 +96,7 @@ class GraphEvaluator:
             else:
                 lowering = TABLE[table_name(node.target) or ""]
                 here = None
-                if lowering.random:
+                if _draws(node):
                     here, draws = offset + draws, draws + 1
                 call = Call(str(node.target), _metas(node), seed, here, {"node": node})
                 args, kwargs = value(node.args), value(node.kwargs)

@@ -14,7 +14,14 @@ from tpu_perf.runtime.binding import Bound
 from tpu_perf.runtime.buffers import Spec, contiguous_strides, storage_order_shape
 from tpu_perf.runtime.call_plan import CallPlan, Fresh
 from tpu_perf.runtime.dtypes import numpy_dtype
-from tpu_perf.runtime.lowerings.registry import Call, Lowering, Number, TensorMeta, as_array
+from tpu_perf.runtime.lowerings.registry import (
+    Call,
+    Lowering,
+    Number,
+    TensorMeta,
+    as_array,
+    draws_numbers,
+)
 from tpu_perf.runtime.signatures import NUMBER, NUMBERS, TENSOR, TENSORS, Signature
 from tpu_perf.runtime.views import ViewPlan, view_plan
 
@@ -54,7 +61,8 @@ def build_plan(signature: Signature, bound: Bound) -> CallPlan:
     ]  # fmt: skip
     mutated = tuple(dict.fromkeys(bound.slot_of[i] for i in written))
     evaluate = _evaluator(signature, bound, fresh_metas, written)
-    random = signature.lowering is not None and signature.lowering.random
+    random = draws_numbers(signature.lowering, dict(zip(
+        (a.name for a in signature.arguments), bound.values, strict=True)))  # fmt: skip
     fresh = tuple(_fresh(m) for m in fresh_metas)
     reads = _read_slots(signature, bound, views, written)
     compute = _compute(
@@ -198,6 +206,8 @@ def _return_template(
             return [template(v) for v in value]
         if isinstance(value, tuple):
             return ("tuple", [template(v) for v in value])
+        if isinstance(value, (int, float)):
+            return ("constant", value)
         raise NotLowered(f"an op returned a {type(value).__name__}")
 
     return template(result), fresh
@@ -249,8 +259,11 @@ def _evaluator(
 
 
 def flatten_results(result: Any) -> list[jax.Array]:
+    """The arrays among a lowering's results; None and plain numbers are not computed."""
     if isinstance(result, (tuple, list)):
-        return [r for item in result if item is not None for r in flatten_results(item)]
+        return [r for item in result for r in flatten_results(item)]
+    if result is None or isinstance(result, (bool, int, float)):
+        return []
     return [jnp.asarray(result)]
 
 

@@ -9,7 +9,7 @@ of the outputs come from torch's own meta kernels (`call.out`), and the result i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -104,6 +104,14 @@ class Lowering:
 
 
 TABLE: dict[str, Lowering] = {}
+
+
+def draws_numbers(lowering: Lowering | None, arguments: Mapping[str, Any]) -> bool:
+    """Whether a call draws from the generator: dropout of nothing does not, as on the CPU, so
+    that draws are counted alike everywhere."""
+    if lowering is None or not lowering.random:
+        return False
+    return not (arguments.get("dropout_p") == 0 or arguments.get("train") is False)
 
 
 def lowers(

@@ -22,6 +22,13 @@ TABLE = load_all()
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3,
              torch.complex64: 2e-5}  # fmt: skip
 
+#: A test runs each program once: compile time is all its time.
+FAST_COMPILE: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+
 
 def overload(name: str) -> Any:
     """The aten overload with this name of the table."""
@@ -104,7 +111,9 @@ def run(
         )
         return [r for r in pytree.tree_leaves(result) if isinstance(r, jax.Array)]
 
-    return list(jax.jit(program)(*(jnp.asarray(a) for a in inputs.arrays)))
+    return list(
+        jax.jit(program, compiler_options=FAST_COMPILE)(*(jnp.asarray(a) for a in inputs.arrays))
+    )
 
 
 def metas_of(tensors: list[torch.Tensor]) -> tuple[TensorMeta, ...]:

@@ -252,7 +252,16 @@ def logit(call: Call, self: jax.Array, eps: Any = None) -> jax.Array:
 @lowers("polygamma", static_numbers=True)
 def polygamma(call: Call, n: int, self: jax.Array) -> jax.Array:
     x = wide_float(self)
-    return special.polygamma(jnp.asarray(n, jnp.int32), x)
+    if n == 0:
+        return special.digamma(x)
+    if n > 1:
+        sign = 1 if n % 2 else -1
+        order = jnp.asarray(n + 1, x.dtype)
+        return sign * jnp.exp(lax.lgamma(order)) * special.zeta(order, x)
+    # The zeta function only covers the right half; the left one is its reflection.
+    sine = jnp.sin(jnp.asarray(jnp.pi, x.dtype) * x)
+    right = special.zeta(jnp.asarray(2, x.dtype), jnp.where(x < 0.5, 1 - x, x))
+    return jnp.where(x < 0.5, jnp.asarray(jnp.pi**2, x.dtype) / (sine * sine) - right, right)
 
 
 @lowers("mvlgamma", static_numbers=True)

@@ -52,13 +52,14 @@ def eye(call: Call, *args: Any, **options: Any) -> jax.Array:
 def arange(call: Call, start: Any, end: Any = None, step: Any = 1, **options: Any) -> jax.Array:
     if end is None:
         start = 0
-    # The values are start + i * step in double or int64, rounded once.
-    kind = jnp.float64 if is_float(call.dtype) else jnp.int64
+    # The values are start + i * step in int64 or double, rounded once.
+    whole = not is_float(call.dtype) or (float(start).is_integer() and float(step).is_integer())
+    kind = jnp.int64 if whole else jnp.float64
     positions = jnp.arange(math.prod(call.shape), dtype=jnp.int64)
     if start == 0 and step == 1:
         return positions.reshape(call.shape)
     values: jax.Array = kind(start) + positions.astype(kind) * kind(step)
-    return values.reshape(call.shape)
+    return values.reshape(call.shape).astype(call.dtype)
 
 
 @lowers("linspace", static_numbers=True)

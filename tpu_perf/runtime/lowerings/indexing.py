@@ -330,7 +330,7 @@ def put(
 ) -> jax.Array:
     where = self.reshape(-1).at[wrap_index(index, self.size)]
     write = where.add if accumulate else where.set
-    made = write(source.astype(self.dtype), **_TRUST)
+    made = write(source.reshape(index.shape).astype(self.dtype), **_TRUST)
     return made.reshape(self.shape)
 
 

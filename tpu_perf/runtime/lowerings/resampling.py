@@ -196,14 +196,15 @@ def replication_pad_backward(
 
 def _edge_pad(x: jax.Array, padding: Sequence[int], mode: str) -> jax.Array:
     """Pads count from the last dim backwards; negative ones cut."""
-    cuts: list[slice] = [slice(None)] * x.ndim
-    pads = [(0, 0)] * x.ndim
     for i in range(len(padding) // 2):
         axis = x.ndim - 1 - i
-        low, high = padding[2 * i], padding[2 * i + 1]
-        cuts[axis] = slice(max(-low, 0), x.shape[axis] - max(-high, 0))
-        pads[axis] = (max(low, 0), max(high, 0))
-    return jnp.pad(x[tuple(cuts)], pads, mode=mode)
+        low, high, size = padding[2 * i], padding[2 * i + 1], x.shape[axis]
+        places = np.arange(-low, size + high)
+        if mode == "reflect":
+            places = np.abs(places)
+            places = np.where(places >= size, 2 * (size - 1) - places, places)
+        x = jnp.take(x, jnp.asarray(np.clip(places, 0, size - 1)), axis=axis, mode="clip")
+    return x
 
 
 def _edge_pad_backward(

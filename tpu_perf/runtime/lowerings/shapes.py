@@ -12,7 +12,7 @@ from jax import lax
 
 from tpu_perf.runtime.buffers import Spec, contiguous_strides
 from tpu_perf.runtime.dtypes import TO_TORCH, numpy_dtype
-from tpu_perf.runtime.lowerings.precision import wrap_dim
+from tpu_perf.runtime.lowerings.precision import cast, wrap_dim
 from tpu_perf.runtime.lowerings.registry import Call, lowers
 from tpu_perf.runtime.views import reinterpret, view_plan
 
@@ -59,7 +59,7 @@ def identity(call: Call, self: jax.Array, *args: Any, **options: Any) -> jax.Arr
 
 @lowers("copy", "copy_")
 def copy(call: Call, self: jax.Array, src: jax.Array, non_blocking: bool = False) -> jax.Array:
-    return jnp.broadcast_to(src, self.shape)
+    return jnp.broadcast_to(cast(src, self.dtype), self.shape)
 
 
 @lowers("view.dtype", "view_copy.dtype")

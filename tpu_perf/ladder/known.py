@@ -78,35 +78,47 @@ def _describe(reference: Message, plan: Plan) -> str:
     return told
 
 
-def gather_known(plans: Sequence[Plan], log: Path, observer: Observer) -> Known:
-    """Ask one worker for the peaks of these plans' precisions and for every distinct reference.
+class ReferenceRun:
+    """One worker for the peaks of these plans' precisions and for every distinct reference.
 
-    A reference that fails is told and does not stop the ladder.
+    It starts by importing, which may go on beside another set-up, and measures when it is asked
+    for its answer. A reference that fails is told and does not stop the ladder.
     """
-    known = Known()
-    distinct = {reference_key(plan): plan for plan in plans}
-    precisions = sorted({plan.precision for plan in plans})
-    threads = plans[0].threads if plans else None
-    killed_before = oom_kills()
-    worker = WorkerProcess(log, threads)
-    try:
-        worker.send(
+
+    def __init__(self, plans: Sequence[Plan], log: Path) -> None:
+        self._distinct = {reference_key(plan): plan for plan in plans}
+        self._killed_before = oom_kills()
+        threads = plans[0].threads if plans else None
+        self._worker = WorkerProcess(log, threads)
+        self._worker.send(
             job="reference",
-            precisions=precisions,
-            plans=[plan.to_json() for plan in distinct.values()],
+            precisions=sorted({plan.precision for plan in plans}),
+            plans=[plan.to_json() for plan in self._distinct.values()],
             threads=threads,
         )
-        _listen(worker, known, sum(plan.sampling.timeout_s for plan in distinct.values()), observer)
-    except WorkerTimeout:
-        _missing(known, distinct, "torch on the CPU did not finish in time")
-    except WorkerDied as death:
-        no_memory = oom_kills() > killed_before
-        failure = from_death(death.exit_code, "the reference run", no_memory, worker.log_text())
-        _missing(known, distinct, known.failed or failure.reason)
-    finally:
-        worker.kill()
-    known.warnings += [f"no reference to compare with: {why}" for why in known.reasons.values()]
-    return known
+
+    def answer(self, observer: Observer) -> Known:
+        """Measure now; nothing else should be at work. Ends the worker."""
+        known = Known()
+        timeout_s = sum(plan.sampling.timeout_s for plan in self._distinct.values())
+        try:
+            self._worker.send(command="measure")
+            _listen(self._worker, known, timeout_s, observer)
+        except WorkerTimeout:
+            _missing(known, self._distinct, "torch on the CPU did not finish in time")
+        except WorkerDied as death:
+            no_memory = oom_kills() > self._killed_before
+            text = self._worker.log_text()
+            failure = from_death(death.exit_code, "the reference run", no_memory, text)
+            _missing(known, self._distinct, known.failed or failure.reason)
+        finally:
+            self.stop()
+        reasons = known.reasons.values()
+        known.warnings += [f"no reference to compare with: {why}" for why in reasons]
+        return known
+
+    def stop(self) -> None:
+        self._worker.kill()
 
 
 def _listen(worker: WorkerProcess, known: Known, timeout_s: float, observer: Observer) -> None:

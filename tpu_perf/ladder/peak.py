@@ -13,7 +13,7 @@ from tpu_perf.record.plan import Precision
 
 #: Large enough to be compute-bound on a few cores, small enough to repeat.
 _SIZE = 2048
-_BUDGET_S = 2.0
+_BUDGET_S = 1.0
 _DTYPES: dict[Precision, str] = {"float32": "float32", "bf16_autocast": "bfloat16"}
 
 

@@ -17,7 +17,7 @@ import psutil
 from tpu_perf.chips import tpu_devices
 from tpu_perf.ladder.directory import LadderDirectory
 from tpu_perf.ladder.failure import Failure
-from tpu_perf.ladder.known import Known, gather_known
+from tpu_perf.ladder.known import Known, ReferenceRun
 from tpu_perf.ladder.observer import Observer
 from tpu_perf.ladder.protocol import Message
 from tpu_perf.ladder.rung_state import RungEnded, RungState
@@ -59,6 +59,7 @@ class LadderRunner:
             plan.rung: RungState(plan, directory.run_directory(plan.rung)) for plan in plans
         }
         self._ended: set[str] = set()
+        self._reference: ReferenceRun | None = None
         self._known = Known()
 
     def run(self) -> None:
@@ -70,9 +71,7 @@ class LadderRunner:
                     self._directory.forget(rung)
                 plans = [state.plan for state in self._states.values()]
                 log = self._directory.path / "reference.log"
-                self._known = gather_known(plans, log, self._observer)
-                for warning in self._known.warnings:
-                    self._warn(warning)
+                self._reference = ReferenceRun(plans, log)
                 self._run_blocks()
             finished = datetime.now(UTC).isoformat(timespec="seconds")
             self._directory.update(finished_at=finished)
@@ -82,6 +81,8 @@ class LadderRunner:
         finally:
             for state in self._states.values():
                 state.stop()
+            if self._reference is not None:
+                self._reference.stop()
 
     def _run_blocks(self) -> None:
         pending = list(self._states.values())
@@ -108,6 +109,7 @@ class LadderRunner:
         first = pending.pop(0)
         first.start()
         self._set_up(first)
+        self._ask_reference()
         self._warm_up(first)
         if first.plan.rung in self._ended:
             return []
@@ -123,6 +125,15 @@ class LadderRunner:
         for state in self._alive(rest):
             self._warm_up(state)
         return [first, *self._alive(rest)]
+
+    def _ask_reference(self) -> None:
+        """Once, between set-up and warm-up of the first rung, when nothing else is at work."""
+        if self._reference is None:
+            return
+        self._known = self._reference.answer(self._observer)
+        self._reference = None
+        for warning in self._known.warnings:
+            self._warn(warning)
 
     def _companions(self, first: RungState, pending: Sequence[RungState]) -> list[RungState]:
         need = _MARGIN * first.peak_rss

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpu_perf.engines.interface import (
@@ -64,6 +65,9 @@ class CpuSession:
 
     def programs(self) -> pa.Table | None:
         return None
+
+    def write_programs(self, directory: Path) -> None:
+        """torch's own kernels are not programs of XLA."""
 
     def peak_bytes(self) -> int | None:
         return None  # torch's CPU allocator keeps no count of live bytes

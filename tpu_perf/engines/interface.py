@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
@@ -64,6 +65,10 @@ class Session(Protocol):
 
     def programs(self) -> pa.Table | None:
         """The program table (record.events.PROGRAM_COLUMNS), None if the engine has none."""
+        ...
+
+    def write_programs(self, directory: Path) -> None:
+        """Write `<key>/stablehlo.mlir.zst` and `<key>/cost.json` for every program."""
         ...
 
     def peak_bytes(self) -> int | None:

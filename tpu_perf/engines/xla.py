@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from tpu_perf.engines.interface import (
 )
 from tpu_perf.record.events import PROGRAM_COLUMNS
 from tpu_perf.record.plan import Mode, Plan
-from tpu_perf.record.store import arrow_schema
+from tpu_perf.record.store import arrow_schema, write_json
 from tpu_perf.workloads.interface import Batch, BuiltWorkload
 
 if TYPE_CHECKING:
@@ -126,6 +127,23 @@ class XlaSession:
             for values, field in zip(columns, schema, strict=True)
         ]
         return pa.Table.from_arrays(arrays, schema=schema)
+
+    def write_programs(self, directory: Path) -> None:
+        import zstandard
+
+        compressor = zstandard.ZstdCompressor(level=3)
+        for program in self._cache.programs:
+            place = directory / program.key[:32]
+            place.mkdir(parents=True, exist_ok=True)
+            (place / "stablehlo.mlir.zst").write_bytes(compressor.compress(program.stablehlo))
+            cost = {
+                "name": program.name,
+                "kind": program.kind,
+                "xla_cost_analysis": program.executable.cost(),
+                "temp_bytes": program.executable.temp_bytes(),
+                "compile_ns": program.compile_ns,
+            }
+            write_json(place / "cost.json", cost)
 
     def peak_bytes(self) -> int | None:
         from tpu_perf.runtime.memory import MEMORY

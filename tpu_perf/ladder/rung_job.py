@@ -143,6 +143,7 @@ class RungJob:
         programs = session.programs()
         if programs is not None:
             self._writer.write_programs(programs)
+            session.write_programs(self._writer.partial / "programs")
         self.save_tables()
         self.facts = replace(
             self.facts,

@@ -299,7 +299,9 @@ def is_pinned(self: Tensor, device: Any = None) -> bool:
 
 @by_hand("_has_compatible_shallow_copy_type")
 def has_compatible_type(self: Tensor, other: Tensor) -> bool:
-    return self.device.type == other.device.type
+    """Let `parameter.data = on_device` keep the Parameter object, as with CPU and CUDA, so that
+    module.to("tpu") does not untie tied weights."""
+    return {self.device.type, other.device.type} <= {"cpu", "tpu"}
 
 
 @by_hand("record_stream")

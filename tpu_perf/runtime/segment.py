@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ import jax
 import numpy as np
 
 from tpu_perf.recorder import active
-from tpu_perf.runtime.buffers import Buffer, wrap, wrap_strided
+from tpu_perf.runtime.buffers import Buffer, Spec, wrap, wrap_strided
 from tpu_perf.runtime.call_plan import CallPlan, assemble
 from tpu_perf.runtime.program_cache import CACHE, Program
 from tpu_perf.runtime.random_numbers import GENERATOR
@@ -52,6 +53,7 @@ class Segment:
         self.input_buffers: list[Buffer] = []
         self.owners: list[Buffer] = []
         self.replaced: dict[int, jax.Array] = {}
+        self.replaced_specs: dict[int, Spec] = {}
         self.numbers: list[tuple[Any, ...]] = []
         self.draws: list[int] = []
         self._value_of: dict[int, int] = {}
@@ -97,6 +99,7 @@ class Segment:
         array = buffer.array
         if array is not None and not buffer.shared:
             self.replaced[id(array)] = array
+            self.replaced_specs[id(array)] = buffer.spec
 
     def _read(self, buffer: Buffer) -> int:
         if buffer.segment is self:
@@ -142,11 +145,15 @@ class Segment:
             else:
                 buffer.segment = None
         kept_values = [buffer.value for buffer in kept]
-        donated = [
-            i
-            for i, array in enumerate(self.inputs)
-            if self.replaced.get(id(array)) is array and sys.getrefcount(array) <= _SOLE_HOLDERS
-        ]
+        # XLA reuses a donated array only for an output of its shape and type.
+        homes = Counter(buffer.spec for buffer in kept)
+        donated = []
+        for i, array in enumerate(self.inputs):
+            if self.replaced.get(id(array)) is array and sys.getrefcount(array) <= _SOLE_HOLDERS:
+                spec = self.replaced_specs[id(array)]
+                if homes[spec]:
+                    homes[spec] -= 1
+                    donated.append(i)
         work = Work(self.nodes, self.inputs, self.input_values, self.input_buffers, self.numbers,
                     self.draws, kept, tuple(kept_values), tuple(donated))  # fmt: skip
         self._reset()

@@ -210,3 +210,30 @@ def unfold_backward(
         used = k + (windows - 1) * step + 1
         out = out + lax.pad(part, zero, [*plain, (k, length - used, step - 1)])
     return jnp.moveaxis(out, -1, dim) if len(input_sizes) else out.reshape(())
+
+
+@lowers("pixel_shuffle")
+def pixel_shuffle(call: Call, self: jax.Array, upscale_factor: int) -> jax.Array:
+    *lead, channels, height, width = self.shape
+    r = upscale_factor
+    x = self.reshape(*lead, channels // (r * r), r, r, height, width)
+    n = len(lead)
+    x = x.transpose(*range(n), n, n + 3, n + 1, n + 4, n + 2)
+    return x.reshape(call.shape)
+
+
+@lowers("pixel_unshuffle")
+def pixel_unshuffle(call: Call, self: jax.Array, downscale_factor: int) -> jax.Array:
+    *lead, channels, height, width = self.shape
+    r = downscale_factor
+    x = self.reshape(*lead, channels, height // r, r, width // r, r)
+    n = len(lead)
+    x = x.transpose(*range(n), n, n + 2, n + 4, n + 1, n + 3)
+    return x.reshape(call.shape)
+
+
+@lowers("channel_shuffle")
+def channel_shuffle(call: Call, self: jax.Array, groups: int) -> jax.Array:
+    batch, channels, *rest = self.shape
+    x = self.reshape(batch, groups, channels // groups, *rest)
+    return jnp.swapaxes(x, 1, 2).reshape(self.shape)

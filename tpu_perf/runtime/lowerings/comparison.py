@@ -89,3 +89,17 @@ def masked_fill(call: Call, self: jax.Array, mask: jax.Array, value: Operand) ->
 @lowers("equal")
 def equal(call: Call, self: jax.Array, other: jax.Array) -> jax.Array:
     return jnp.all(self == other) if self.shape == other.shape else jnp.zeros((), jnp.bool_)
+
+
+@lowers("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor")
+def isin(
+    call: Call,
+    elements: Operand,
+    test_elements: Operand,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,
+) -> jax.Array:
+    x, wanted = promote(elements, test_elements)
+    found = jnp.any(x[..., None] == wanted.reshape(-1), axis=-1)
+    return ~found if invert else found

@@ -344,3 +344,25 @@ def masked_scatter(call: Call, self: jax.Array, mask: jax.Array, source: jax.Arr
     order = (jnp.cumsum(mask.reshape(-1).astype(jnp.int32)) - 1).reshape(shape)
     picked = take_rows(source.reshape(-1), jnp.maximum(order, 0))
     return jnp.where(mask, picked.astype(self.dtype), jnp.broadcast_to(self, shape))
+
+
+@lowers("index_reduce", index_check="index:dim:self")
+def index_reduce(
+    call: Call,
+    self: jax.Array,
+    dim: int,
+    index: jax.Array,
+    source: jax.Array,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> jax.Array:
+    """scatter_reduce with one index for each slice."""
+    if self.ndim == 0:
+        self, source = self.reshape(1), source.reshape(1)
+    dim = wrap_dim(dim, self.ndim)
+    shape = [1] * self.ndim
+    shape[dim] = index.size
+    spread = jnp.broadcast_to(index.reshape(shape), source.shape)
+    made = scatter_reduce(call, self, dim, spread, source, reduce, include_self=include_self)
+    return made.reshape(call.shape)

@@ -1,0 +1,197 @@
+"""Decompositions and solvers of dense matrices, batched over the leading dims."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from tpu_perf.runtime.lowerings.registry import Call, lowers
+
+
+def _transposed(x: jax.Array) -> jax.Array:
+    return jnp.swapaxes(x, -1, -2)
+
+
+def _adjoint(x: jax.Array) -> jax.Array:
+    return jnp.conj(_transposed(x))
+
+
+def _fine(x: jax.Array) -> jax.Array:
+    """The info code of success; failures show as NaN in the result, as XLA has no errors."""
+    return jnp.zeros(x.shape[:-2], jnp.int32)
+
+
+@lowers("linalg_cholesky_ex")
+def cholesky(
+    call: Call, self: jax.Array, *, upper: bool = False, check_errors: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    lower = jnp.linalg.cholesky(self, symmetrize_input=False)
+    bad = jnp.any(jnp.isnan(lower), axis=(-1, -2)).astype(jnp.int32)
+    return _adjoint(lower) if upper else lower, bad
+
+
+@lowers("linalg_inv_ex")
+def inverse(call: Call, A: jax.Array, *, check_errors: bool = False) -> tuple[jax.Array, jax.Array]:
+    return jnp.linalg.inv(A), _fine(A)
+
+
+def _lu(A: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Packed factors and torch's pivots, which count rows from 1."""
+    packed, pivots, _ = lax.linalg.lu(A)
+    return packed, pivots + 1
+
+
+@lowers("linalg_lu_factor_ex")
+def lu_factor(
+    call: Call, A: jax.Array, *, pivot: bool = True, check_errors: bool = False
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    if not pivot:
+        raise NotImplementedError("LU without pivoting has no program; use pivot=True")
+    return (*_lu(A), _fine(A))
+
+
+def _as_columns(A: jax.Array, B: jax.Array) -> tuple[jax.Array, bool]:
+    """The right side as matrices; a batch of vectors is told apart by its shape, as in torch."""
+    vector = B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1])
+    return (B[..., None], True) if vector else (B, False)
+
+
+@lowers("_linalg_solve_ex")
+def solve(
+    call: Call, A: jax.Array, B: jax.Array, *, left: bool = True, check_errors: bool = False
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    columns, vector = _as_columns(A, B)
+    batch = jnp.broadcast_shapes(A.shape[:-2], columns.shape[:-2])
+    matrix = jnp.broadcast_to(A, (*batch, *A.shape[-2:]))
+    columns = jnp.broadcast_to(columns, (*batch, *columns.shape[-2:]))
+    if left or vector:
+        found = jnp.linalg.solve(matrix, columns)
+    else:
+        found = _transposed(jnp.linalg.solve(_transposed(matrix), _transposed(columns)))
+    return (found[..., 0] if vector else found, *_lu(A), _fine(A))
+
+
+@lowers("_linalg_det")
+def determinant(call: Call, A: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    return (jnp.linalg.det(A), *_lu(A))
+
+
+@lowers("_linalg_slogdet")
+def log_determinant(call: Call, A: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    sign, logarithm = jnp.linalg.slogdet(A)
+    return (sign, logarithm, *_lu(A))
+
+
+@lowers("_linalg_eigh")
+def eigh(
+    call: Call, A: jax.Array, UPLO: str = "L", compute_v: bool = True
+) -> tuple[jax.Array, jax.Array]:
+    vectors, values = lax.linalg.eigh(A, lower=UPLO == "L", symmetrize_input=False)
+    return values, vectors if compute_v else jnp.zeros((0,), A.dtype)
+
+
+@lowers("_linalg_svd")
+def svd(
+    call: Call,
+    A: jax.Array,
+    full_matrices: bool = False,
+    compute_uv: bool = True,
+    *,
+    driver: str | None = None,
+) -> tuple[jax.Array, ...]:
+    if not compute_uv:
+        empty = jnp.zeros((0,), A.dtype)
+        return empty, jnp.linalg.svd(A, compute_uv=False), empty
+    u, s, vh = jnp.linalg.svd(A, full_matrices=full_matrices)
+    return u, s, vh
+
+
+@lowers("linalg_qr")
+def qr(call: Call, A: jax.Array, mode: str = "reduced") -> tuple[jax.Array, jax.Array]:
+    if mode == "r":
+        return jnp.zeros((0,), A.dtype), jnp.linalg.qr(A, mode="r")
+    q, r = jnp.linalg.qr(A, mode="complete" if mode == "complete" else "reduced")
+    return q, r
+
+
+def _triangular(
+    a: jax.Array, b: jax.Array, *, upper: bool, left: bool, unit: bool, transpose: bool = False
+) -> jax.Array:
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return lax.linalg.triangular_solve(
+        jnp.broadcast_to(a, (*batch, *a.shape[-2:])),
+        jnp.broadcast_to(b, (*batch, *b.shape[-2:])),
+        left_side=left,
+        lower=not upper,
+        transpose_a=transpose,
+        unit_diagonal=unit,
+    )
+
+
+@lowers("linalg_solve_triangular")
+def solve_triangular(
+    call: Call,
+    self: jax.Array,
+    B: jax.Array,
+    *,
+    upper: bool,
+    left: bool = True,
+    unitriangular: bool = False,
+) -> jax.Array:
+    return _triangular(self, B, upper=upper, left=left, unit=unitriangular)
+
+
+@lowers("triangular_solve")
+def triangular_solve(
+    call: Call,
+    self: jax.Array,
+    A: jax.Array,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    found = _triangular(A, self, upper=upper, left=True, unit=unitriangular, transpose=transpose)
+    return found, jnp.broadcast_to(A, (*found.shape[:-2], *A.shape[-2:]))
+
+
+@lowers("cholesky_solve")
+def cholesky_solve(
+    call: Call, self: jax.Array, input2: jax.Array, upper: bool = False
+) -> jax.Array:
+    lower = _adjoint(input2) if upper else input2
+    half = _triangular(lower, self, upper=False, left=True, unit=False)
+    return _triangular(_adjoint(lower), half, upper=True, left=True, unit=False)
+
+
+@lowers("cholesky_inverse")
+def cholesky_inverse(call: Call, self: jax.Array, upper: bool = False) -> jax.Array:
+    one = jnp.broadcast_to(jnp.eye(self.shape[-1], dtype=self.dtype), self.shape)
+    return cholesky_solve(call, one, self, upper)
+
+
+@lowers("linalg_matrix_exp")
+def matrix_exp(call: Call, self: jax.Array) -> jax.Array:
+    from jax.scipy.linalg import expm
+
+    return jnp.asarray(expm(self)) if self.size else self
+
+
+@lowers("linalg_cross")
+def cross(call: Call, self: jax.Array, other: jax.Array, *, dim: int = -1) -> jax.Array:
+    x, y = jnp.broadcast_arrays(self, other)
+    return jnp.cross(x, y, axis=dim)
+
+
+@lowers("_cdist_forward", static_numbers=True)
+def cdist(
+    call: Call, x1: jax.Array, x2: jax.Array, p: float, compute_mode: int | None
+) -> jax.Array:
+    gap = jnp.abs(x1[..., :, None, :] - x2[..., None, :, :])
+    if p == 0:
+        return jnp.sum(gap != 0, axis=-1).astype(x1.dtype)
+    if p == float("inf"):
+        return jnp.max(gap, axis=-1, initial=0)
+    if p == 2:
+        return jnp.sqrt(jnp.sum(gap * gap, axis=-1))
+    return jnp.sum(gap**p, axis=-1) ** (1 / p)

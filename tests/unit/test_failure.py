@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,10 @@ def test_deaths() -> None:
 
 
 def test_messages_survive_any_cut_of_the_stream() -> None:
-    messages = [{"kind": "a", "text": "ü\n"}, {"kind": "b", "value": float("inf")}]
+    messages: list[dict[str, Any]] = [
+        {"kind": "a", "text": "ü\n"},
+        {"kind": "b", "value": float("inf")},
+    ]
     stream = b"".join(encode(message) for message in messages)
     for size in (1, 3, 1000):
         buffer = LineBuffer()

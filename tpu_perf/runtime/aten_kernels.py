@@ -173,8 +173,10 @@ def to_copy(
         host = to_host(self)
         host = host if dtype is None else host.to(dtype)
         if memory_format in (None, torch.preserve_format):
-            strided = torch.empty_strided(self.shape, self.stride(), dtype=host.dtype)
-            return host if strided.is_contiguous() else strided.copy_(host)
+            if self.is_contiguous():
+                return host
+            meta = torch.empty_strided(self.shape, self.stride(), dtype=host.dtype, device="meta")
+            return torch.empty_like(meta, device="cpu").copy_(host)
         return host.contiguous(memory_format=memory_format)
     host = self if dtype is None else self.to(dtype)
     keep = memory_format in (None, torch.preserve_format)

@@ -52,7 +52,7 @@ class TrainingStep:
         self.optimizer.zero_grad(set_to_none=True)
         with self.autocast():
             loss = self.loss(self.module, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         self.optimizer.step()

@@ -1,0 +1,1 @@
+"""Ratios against the peers and budgets of the project: `python -m tests.benchmarks`."""

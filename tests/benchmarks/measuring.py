@@ -1,0 +1,133 @@
+"""Measures a row: contenders alternate in rounds of random order, one computing at a time."""
+
+from __future__ import annotations
+
+import math
+import random
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.contenders import Spec
+from tests.benchmarks.intervals import Ratio, median_ratio, round_ratio
+from tests.benchmarks.peer_environment import Peer
+from tests.benchmarks.processes import Worker, own_python
+from tests.benchmarks.rows import Pair
+
+#: Losses of two contenders may differ by this much; more means different work.
+TOLERANCE = 1e-4
+_BURST_NS = 0.5e9
+_MOST_UNITS = 200
+#: The first unit after a pause refills caches and is not counted.
+_UNCOUNTED = 1
+_LEAST_UNITS = 3
+
+
+class DifferentWork(Exception):
+    """The contenders did not compute the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much to measure. New processes give every run its own memory layout."""
+
+    launches: int
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A pair's ratio, and the median times behind it in nanoseconds."""
+
+    pair: Pair
+    ratio: Ratio
+    first_ns: float
+    second_ns: float
+
+
+Say = Callable[[str], None]
+
+
+def measure(pair: Pair, peer: Peer, effort: Effort, say: Say) -> Measurement:
+    """Measure one pair. Raises PeerMissing, WorkerFailed or DifferentWork."""
+    one = _compile_launch if pair.first.kind == "compile" else _step_launch
+    firsts: list[float] = []
+    seconds: list[float] = []
+    ratios: list[float] = []
+    for launch in range(effort.launches):
+        say(f"  {pair.label}: launch {launch + 1} of {effort.launches}")
+        for first, second in one(pair, peer, effort.rounds, random.Random(launch), say):
+            firsts += first
+            seconds += second
+            ratios.append(round_ratio(first, second))
+    return Measurement(pair, median_ratio(ratios), _median(firsts), _median(seconds))
+
+
+def _median(values: Sequence[float]) -> float:
+    import numpy as np
+
+    return float(np.median(values))
+
+
+Round = tuple[list[int], list[int]]
+
+
+def _step_launch(
+    pair: Pair, peer: Peer, rounds: int, order: random.Random, say: Say
+) -> list[Round]:
+    with ExitStack() as stack:
+        started: dict[Spec, tuple[Worker, dict[str, Any]]] = {}
+        for spec in (pair.first, pair.second):
+            # Variants of one contender share a process: then nothing else differs.
+            built = replace(spec, variant="plain")
+            if built not in started:
+                python = peer.python() if spec.peer else own_python()
+                worker = stack.enter_context(Worker(built, python))
+                started[built] = (worker, worker.ready())
+        ready = [started[replace(s, variant="plain")] for s in (pair.first, pair.second)]
+        _check_evidence([message["values"] for _, message in ready])
+        bursts = [
+            (worker, _units(message["step_ns"]), spec.variant)
+            for (worker, message), spec in zip(ready, (pair.first, pair.second), strict=True)
+        ]
+        found = []
+        for _ in range(rounds):
+            sides: Round = ([], [])
+            start = order.randrange(2)
+            for side in (start, 1 - start, 1 - start, start):
+                worker, units, variant = bursts[side]
+                sides[side].extend(worker.run(units + _UNCOUNTED, variant)[_UNCOUNTED:])
+            found.append(sides)
+        last = found[-1]
+        say(f"    last round {round_ratio(*last):.3f}")
+        return found
+
+
+def _units(step_ns: float) -> int:
+    return max(_LEAST_UNITS, min(_MOST_UNITS, math.ceil(_BURST_NS / step_ns)))
+
+
+def _compile_launch(
+    pair: Pair, peer: Peer, rounds: int, order: random.Random, say: Say
+) -> list[Round]:
+    """One cold process, then one that finds what the first left in the directory."""
+    with tempfile.TemporaryDirectory(prefix="tpu_perf_benchmark_") as root:
+        spec = replace(pair.first, directory=str(Path(root) / "programs"))
+        messages = []
+        for _ in range(2):
+            with Worker(spec, own_python()) as worker:
+                messages.append(worker.ready())
+        cold, warm = messages
+        _check_evidence([cold["values"], warm["values"]])
+        say(f"    cold {cold['compile_ns'] / 1e9:.2f} s, warm {warm['compile_ns'] / 1e9:.2f} s")
+        return [([warm["compile_ns"]], [cold["compile_ns"]])]
+
+
+def _check_evidence(values: list[list[float]]) -> None:
+    first, second = values
+    difference = max(abs(a - b) for a, b in zip(first, second, strict=True))
+    if not difference <= TOLERANCE:  # also for NaN
+        raise DifferentWork(f"the two sides computed different values (by {difference:.2g})")

@@ -9,8 +9,8 @@ import torch
 
 from tests.unit.against_torch import check, check_mutation, sample
 
-ADAM = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.1, "eps": 1e-8}
-SGD = {"weight_decay": 0.1, "momentum": 0.9, "lr": 0.01, "dampening": 0.2}
+ADAM: dict[str, Any] = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.1, "eps": 1e-8}
+SGD: dict[str, Any] = {"weight_decay": 0.1, "momentum": 0.9, "lr": 0.01, "dampening": 0.2}
 
 
 def _lists(count: int) -> list[list[torch.Tensor]]:
@@ -23,7 +23,7 @@ def _lists(count: int) -> list[list[torch.Tensor]]:
 def test_adam(op: str, amsgrad: bool, step: float) -> None:
     lists = _lists(5) if amsgrad else [*_lists(4), []]
     steps = [torch.tensor(step), torch.tensor(step)]
-    flags = {"amsgrad": amsgrad, "maximize": amsgrad}
+    flags: dict[str, Any] = {"amsgrad": amsgrad, "maximize": amsgrad}
     check_mutation(op, (0, 1, 2, 3, 4), *lists, steps, **ADAM, **flags, tolerance=2e-6)
 
 
@@ -41,14 +41,20 @@ def test_adam_with_scaled_gradients_and_a_tensor_rate(found: float) -> None:
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_sgd(first: bool, nesterov: bool) -> None:
-    flags = {"nesterov": nesterov, "maximize": False, "is_first_step": first}
+    flags: dict[str, Any] = {"nesterov": nesterov, "maximize": False, "is_first_step": first}
     check_mutation("_fused_sgd_", (0, 1, 2), *_lists(3), **SGD, **flags)
     check_mutation("_fused_sgd_", (0, 1, 2), *_lists(2), [], **{**SGD, "momentum": 0.0}, **flags)
 
 
 def test_adagrad() -> None:
     steps = [torch.tensor(3.0), torch.tensor(3.0)]
-    options = {"lr": 0.1, "lr_decay": 0.01, "weight_decay": 0.1, "eps": 1e-10, "maximize": False}
+    options: dict[str, Any] = {
+        "lr": 0.1,
+        "lr_decay": 0.01,
+        "weight_decay": 0.1,
+        "eps": 1e-10,
+        "maximize": False,
+    }
     check_mutation("_fused_adagrad_", (0, 1, 2, 3), *_lists(3), steps, **options)
 
 

@@ -47,6 +47,10 @@ def _erfcx(x: jax.Array) -> jax.Array:
     return jnp.where(x > 8, large, small)
 
 
+def _digamma(x: jax.Array) -> jax.Array:
+    return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), special.digamma(x))
+
+
 #: Functions that map integers to floats.
 _FLOATING: dict[str, Unary] = {
     "acos": jnp.arccos,
@@ -57,7 +61,7 @@ _FLOATING: dict[str, Unary] = {
     "atanh": jnp.arctanh,
     "cos": jnp.cos,
     "cosh": jnp.cosh,
-    "digamma": special.digamma,
+    "digamma": _digamma,
     "erf": lax.erf,
     "erfc": lax.erfc,
     "erfinv": lax.erf_inv,
@@ -253,7 +257,7 @@ def logit(call: Call, self: jax.Array, eps: Any = None) -> jax.Array:
 def polygamma(call: Call, n: int, self: jax.Array) -> jax.Array:
     x = wide_float(self)
     if n == 0:
-        return special.digamma(x)
+        return _digamma(x)
     if n > 1:
         sign = 1 if n % 2 else -1
         order = jnp.asarray(n + 1, x.dtype)

@@ -72,15 +72,8 @@ def solve(
     return (found[..., 0] if vector else found, *_lu(A), _fine(A))
 
 
-@lowers("_linalg_det")
-def determinant(call: Call, A: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    return (jnp.linalg.det(A), *_lu(A))
-
-
-@lowers("_linalg_slogdet")
-def log_determinant(call: Call, A: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    sign, logarithm = jnp.linalg.slogdet(A)
-    return (sign, logarithm, *_lu(A))
+# _linalg_det and _linalg_slogdet have no entry: torch's gradient takes their factors to be those of
+# the transpose where the input was contiguous, and a lowering is not told strides.
 
 
 @lowers("_linalg_eigh")
@@ -195,3 +188,29 @@ def cdist(
     if p == 2:
         return jnp.sqrt(jnp.sum(gap * gap, axis=-1))
     return jnp.sum(gap**p, axis=-1) ** (1 / p)
+
+
+@lowers("linalg_lu_solve")
+def lu_solve(
+    call: Call,
+    LU: jax.Array,
+    pivots: jax.Array,
+    B: jax.Array,
+    *,
+    left: bool = True,
+    adjoint: bool = False,
+) -> jax.Array:
+    if not left:
+        return _adjoint(lu_solve(call, LU, pivots, _adjoint(B), left=True, adjoint=not adjoint))
+    batch = jnp.broadcast_shapes(LU.shape[:-2], B.shape[:-2])
+    B = jnp.broadcast_to(B, (*batch, *B.shape[-2:]))
+    order = lax.linalg.lu_pivots_to_permutation(pivots - 1, LU.shape[-1])
+    order = jnp.broadcast_to(order, (*batch, LU.shape[-1]))
+    if adjoint:
+        turned = _adjoint(LU)
+        half = _triangular(turned, B, upper=False, left=True, unit=False)
+        found = _triangular(turned, half, upper=True, left=True, unit=True)
+        return jnp.take_along_axis(found, jnp.argsort(order, axis=-1)[..., None], axis=-2)
+    rows = jnp.take_along_axis(B, order[..., None], axis=-2)
+    half = _triangular(LU, rows, upper=False, left=True, unit=True)
+    return _triangular(LU, half, upper=True, left=True, unit=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -47,8 +48,7 @@ def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 class _Inputs:
     """Arguments with tensors and run-time numbers taken out, to be put back as JAX values."""
 
-    def __init__(self, static_numbers: bool) -> None:
-        self.static_numbers = static_numbers
+    def __init__(self) -> None:
         self.arrays: list[Any] = []
         self.kinds: list[type | None] = []
 
@@ -83,20 +83,20 @@ _NUMBER_TYPES = ("number", "Optional[number]", "float", "Optional[float]", "List
                  "List[float]", "Tensor", "List[Tensor]", "Optional[Tensor]")  # fmt: skip
 
 
-def run(
+def prepare(
     name: str,
     metas: tuple[TensorMeta, ...],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     seed: int | None = None,
-) -> list[jax.Array]:
-    """The lowering's results, cast as the runtime casts them, under jit."""
+) -> tuple[Callable[..., list[jax.Array]], list[Any]]:
+    """A function of arrays that computes the op with its lowering, and the arrays."""
     lowering = TABLE[name if "." in name else f"{name}.default"]
-    inputs = _Inputs(lowering.static_numbers)
+    inputs = _Inputs()
     types = {a.name: str(a.type) for a in overload(name)._schema.arguments}
-    runtime = {n for n, t in types.items() if t in _NUMBER_TYPES} - (
-        set(types) if lowering.static_numbers else set()
-    )
+    runtime: set[str] = set()
+    if not lowering.static_numbers:
+        runtime = {n for n, t in types.items() if t in _NUMBER_TYPES}
     positional = list(types)
     taken = [inputs.take(v, positional[i] in runtime) for i, v in enumerate(args)]
     named = {n: inputs.take(v, n in runtime) for n, v in kwargs.items()}
@@ -111,13 +111,46 @@ def run(
         )
         return [r for r in pytree.tree_leaves(result) if isinstance(r, jax.Array)]
 
-    return list(
-        jax.jit(program, compiler_options=FAST_COMPILE)(*(jnp.asarray(a) for a in inputs.arrays))
-    )
+    return program, [jnp.asarray(a) for a in inputs.arrays]
+
+
+def run(
+    name: str,
+    metas: tuple[TensorMeta, ...],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    seed: int | None = None,
+) -> list[jax.Array]:
+    """The lowering's results under jit."""
+    program, arrays = prepare(name, metas, args, kwargs, seed)
+    return list(jax.jit(program, compiler_options=FAST_COMPILE)(*arrays))
 
 
 def metas_of(tensors: list[torch.Tensor]) -> tuple[TensorMeta, ...]:
     return tuple(TensorMeta(tuple(t.shape), t.dtype) for t in tensors)
+
+
+Case = tuple[str, tuple[Any, ...]]
+
+
+def check_all(cases: Sequence[Case], tolerance: float | None = None) -> None:
+    """As `check` for many ops, compiled as one program: that is most of the time of a test."""
+    programs, inputs, wanted = [], [], []
+    for name, args in cases:
+        outs = overload(name)(*args)
+        wanted.append([t for t in pytree.tree_leaves(outs) if isinstance(t, torch.Tensor)])
+        program, arrays = prepare(name, metas_of(wanted[-1]), args, {})
+        programs.append(program)
+        inputs.append(arrays)
+
+    def together(inputs: list[list[Any]]) -> list[list[jax.Array]]:
+        return [p(*arrays) for p, arrays in zip(programs, inputs, strict=True)]
+
+    made = jax.jit(together, compiler_options=FAST_COMPILE)(inputs)
+    for (name, _), results, expected in zip(cases, made, wanted, strict=True):
+        assert len(results) == len(expected), name
+        for got, want in zip(results, expected, strict=True):
+            same(got, want, tolerance, name)
 
 
 def check(name: str, *args: Any, tolerance: float | None = None, **kwargs: Any) -> None:
@@ -130,7 +163,7 @@ def check(name: str, *args: Any, tolerance: float | None = None, **kwargs: Any) 
     results = run(name, metas_of(expected), args, kwargs)
     assert len(results) == len(expected)
     for got, want in zip(results, expected, strict=True):
-        same(got, want, tolerance)
+        same(got, want, tolerance, name)
 
 
 def check_mutation(
@@ -153,13 +186,15 @@ def check_mutation(
             same(got, want, tolerance)
 
 
-def same(got: jax.Array, want: torch.Tensor, tolerance: float | None = None) -> None:
+def same(
+    got: jax.Array, want: torch.Tensor, tolerance: float | None = None, name: str = ""
+) -> None:
     """Assert equal shapes up to broadcasting, fitting dtypes and close values."""
     expected = to_array(want)
     if want.dtype.is_floating_point:
         allowed = {expected.dtype, compute_dtype(expected.dtype)}
         assert got.dtype in allowed or got.dtype in (jnp.bool_, jnp.int32, jnp.int64), (
-            f"{got.dtype} for {want.dtype}: a number widened the result"
+            f"{name}: {got.dtype} for {want.dtype}: a number widened the result"
         )
     values = np.asarray(cast(got, expected.dtype))
     if values.shape != expected.shape:
@@ -169,11 +204,13 @@ def same(got: jax.Array, want: torch.Tensor, tolerance: float | None = None) -> 
             else np.broadcast_to(values, expected.shape)
         )
     if not (want.dtype.is_floating_point or want.dtype.is_complex):
-        np.testing.assert_array_equal(values, expected)
+        np.testing.assert_array_equal(values, expected, err_msg=name)
         return
     limit = TOLERANCE[want.dtype] if tolerance is None else tolerance
     kind = np.complex128 if want.dtype.is_complex else np.float64
-    np.testing.assert_allclose(values.astype(kind), expected.astype(kind), rtol=limit, atol=limit)
+    np.testing.assert_allclose(
+        values.astype(kind), expected.astype(kind), rtol=limit, atol=limit, err_msg=name
+    )
 
 
 def sample(

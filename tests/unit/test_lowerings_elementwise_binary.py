@@ -8,30 +8,33 @@ from typing import Any
 import pytest
 import torch
 
-from tests.unit.against_torch import check, sample
+from tests.unit.against_torch import check, check_all, sample
 
 F32, BF16, I64, F64 = torch.float32, torch.bfloat16, torch.int64, torch.float64
 SIGNED = torch.tensor([7.0, -7.0, 7.0, -7.0, 0.0, -0.0, 1.5, -1.5, 6.0, 1e10])
 DIVISOR = torch.tensor([3.0, 3.0, -3.0, -3.0, 2.0, -2.0, 0.5, 0.5, 2.0, 3.0])
 
 
-@pytest.mark.parametrize("op", ["add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor",
-                                "maximum", "minimum", "fmod.Tensor", "remainder.Tensor",
-                                "floor_divide", "atan2", "fmax", "fmin"])  # fmt: skip
+PAIRS = [
+    "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "maximum", "minimum", "fmod.Tensor",
+    "remainder.Tensor", "floor_divide", "atan2", "fmax", "fmin",
+]  # fmt: skip
+WITH_NUMBER = ["add.Tensor", "mul.Tensor", "div.Tensor", "pow.Tensor_Scalar"]
+
+
 @pytest.mark.parametrize("dtypes", [(F32, F32), (BF16, BF16), (BF16, F32), (I64, F32), (F64, F32)])
-def test_promotion_of_tensors(op: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
-    y = sample(5, dtype=dtypes[1], low=1, high=4, seed=1)
-    check(op, sample(3, 5, dtype=dtypes[0]), y)
+def test_promotion_of_tensors(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    x, y = sample(3, 5, dtype=dtypes[0]), sample(5, dtype=dtypes[1], low=1, high=4, seed=1)
+    check_all([(op, (x, y)) for op in PAIRS])
 
 
-@pytest.mark.parametrize("op", ["add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor",
-                                "rsub.Scalar", "pow.Tensor_Scalar"])  # fmt: skip
 @pytest.mark.parametrize("number", [2, 0.3, True])
 @pytest.mark.parametrize("dtype", [F32, BF16, I64])
-def test_promotion_of_numbers(op: str, number: Any, dtype: torch.dtype) -> None:
-    if number is True and op in ("sub.Tensor", "rsub.Scalar"):
-        pytest.skip("torch has no subtraction of bools")
-    check(op, sample(3, 4, dtype=dtype, low=1, high=4), number)
+def test_promotion_of_numbers(number: Any, dtype: torch.dtype) -> None:
+    x = sample(3, 4, dtype=dtype, low=1, high=4)
+    # torch has no subtraction of bools.
+    more = [] if number is True else ["sub.Tensor", "rsub.Scalar"]
+    check_all([(op, (x, number)) for op in WITH_NUMBER + more])
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])

@@ -7,9 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 Precision = Literal["float32", "bf16_autocast"]
-Mode = Literal[
-    "strict", "debug", "defer_and_fuse", "compile", "whole_step", "eager", "inductor"
-]
+Mode = Literal["strict", "debug", "defer_and_fuse", "compile", "whole_step", "eager", "inductor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

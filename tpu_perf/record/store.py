@@ -128,6 +128,7 @@ def _load_document(
     current: int,
     migrations: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]],
 ) -> dict[str, Any]:
+    document: Any
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -146,7 +147,8 @@ def _load_document(
             f"{path} has schema version {document['schema_version']}, newer than {current}",
             hint="upgrade tpu-perf to read it",
         )
-    return document
+    found: dict[str, Any] = document
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +175,9 @@ def _existing(path: Path) -> list[Path]:
     return [path] if path.exists() else []
 
 
-def _read_tables(
-    paths: list[Path], columns: tuple[tuple[str, ColumnType], ...]
-) -> pd.DataFrame:
+def _read_tables(paths: list[Path], columns: tuple[tuple[str, ColumnType], ...]) -> pd.DataFrame:
     if not paths:
-        return pd.DataFrame(
-            {name: pd.Series(dtype=_PANDAS_TYPES[kind]) for name, kind in columns}
-        )
+        return pd.DataFrame({name: pd.Series(dtype=_PANDAS_TYPES[kind]) for name, kind in columns})
     try:
         tables = [pq.read_table(path) for path in paths]
     except (OSError, pa.ArrowException) as error:

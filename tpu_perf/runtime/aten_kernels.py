@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -15,13 +15,12 @@ from tpu_perf.runtime.buffers import (
     contiguous_strides,
     storage_order_shape,
 )
-from tpu_perf.runtime.dtypes import numpy_dtype
-from tpu_perf.runtime.modes import STATE, EagerMode
-from tpu_perf.runtime.segment import current_segment
+from tpu_perf.runtime.modes import STATE
 from tpu_perf.runtime.torch_private import (
     META_KEYS,
     alias,
     new_storage,
+    offset_of,
     set_storage,
     storage_of,
     tensor_over,
@@ -30,14 +29,15 @@ from tpu_perf.runtime.torch_private import (
 from tpu_perf.runtime.transfers import to_device, to_host
 
 BY_HAND: dict[str, Callable[..., Any]] = {}
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 Tensor = torch.Tensor
 aten = torch.ops.aten
 
 
-def by_hand(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def by_hand(*names: str) -> Callable[[Kernel], Kernel]:
     """Register a kernel for aten overloads, named as the dispatcher names them."""
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: Kernel) -> Kernel:
         for name in names:
             BY_HAND[name] = function
         return function
@@ -75,7 +75,7 @@ def empty_strided(
 
 @by_hand("as_strided")
 def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Tensor:
-    offset = self.storage_offset() if storage_offset is None else storage_offset
+    offset = offset_of(self) if storage_offset is None else storage_offset
     spec = buffer_of(self).spec
     reach = offset
     for n, s in zip(size, stride, strict=True):
@@ -95,14 +95,14 @@ def view(self: Tensor, size: Any) -> Tensor:
 
 @by_hand("_reshape_alias")
 def reshape_alias(self: Tensor, size: Any, stride: Any) -> Tensor:
-    return alias(self, size, stride, self.storage_offset())
+    return alias(self, size, stride, offset_of(self))
 
 
 @by_hand("view.dtype")
 def view_dtype(self: Tensor, dtype: torch.dtype) -> Tensor:
     meta = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device="meta")
     seen = meta.view(dtype)
-    ratio_offset = self.storage_offset() * self.element_size() // seen.element_size()
+    ratio_offset = offset_of(self) * self.element_size() // seen.element_size()
     return _reinterpreted(self, dtype, seen.shape, seen.stride(), ratio_offset)
 
 
@@ -110,7 +110,7 @@ def view_dtype(self: Tensor, dtype: torch.dtype) -> Tensor:
 def view_as_real(self: Tensor) -> Tensor:
     real = {torch.complex64: torch.float32, torch.complex128: torch.float64}[self.dtype]
     stride = [s * 2 for s in self.stride()] + [1]
-    return _reinterpreted(self, real, [*self.shape, 2], stride, self.storage_offset() * 2)
+    return _reinterpreted(self, real, [*self.shape, 2], stride, offset_of(self) * 2)
 
 
 @by_hand("view_as_complex")
@@ -119,7 +119,7 @@ def view_as_complex(self: Tensor) -> Tensor:
         raise RuntimeError("Tensor must have a last dimension of size 2 and stride 1")
     kind = {torch.float32: torch.complex64, torch.float64: torch.complex128}[self.dtype]
     stride = [s // 2 for s in self.stride()[:-1]]
-    return _reinterpreted(self, kind, self.shape[:-1], stride, self.storage_offset() // 2)
+    return _reinterpreted(self, kind, self.shape[:-1], stride, offset_of(self) // 2)
 
 
 def _reinterpreted(self: Tensor, dtype: torch.dtype, size: Any, stride: Any, offset: int) -> Tensor:
@@ -134,7 +134,7 @@ def _reinterpreted(self: Tensor, dtype: torch.dtype, size: Any, stride: Any, off
 def unfold(self: Tensor, dimension: int, size: int, step: int) -> Tensor:
     meta = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device="meta")
     seen = meta.unfold(dimension, size, step)
-    return alias(self, seen.shape, seen.stride(), self.storage_offset())
+    return alias(self, seen.shape, seen.stride(), offset_of(self))
 
 
 def _kernel(name: str) -> Callable[..., Any]:
@@ -215,11 +215,11 @@ def _copy_across(src: Tensor, dst: Tensor) -> Tensor:
     buffer = buffer_of(dst)
     spec = buffer.spec
     shape = tuple(dst.shape)
-    whole = spec.dtype is dst.dtype and spec.numel == dst.numel() and dst.storage_offset() == 0
+    whole = spec.dtype is dst.dtype and spec.numel == dst.numel() and offset_of(dst) == 0
     if whole and dst.is_contiguous() and shape == spec.shape:
         _replace(buffer, host)
     elif whole and storage_order_shape(shape, tuple(dst.stride())) == spec.shape:
-        order = sorted(range(len(shape)), key=lambda i: (-dst.stride(i), -shape[i]))
+        order = sorted(range(len(shape)), key=lambda i: (-dst.stride()[i], -shape[i]))
         _replace(buffer, host.permute(order))
     else:
         staged = allocate(shape, dst.dtype)
@@ -262,9 +262,7 @@ def set_whole_storage(self: Tensor, source: Any) -> Tensor:
 @by_hand("set_.source_Tensor")
 def set_tensor(self: Tensor, source: Tensor) -> Tensor:
     storage = storage_of(source)
-    return set_storage(
-        self, storage, source.storage_offset(), source.shape, source.stride()
-    )
+    return set_storage(self, storage, offset_of(source), source.shape, source.stride())
 
 
 @by_hand("set_")
@@ -329,7 +327,8 @@ def nonzero(self: Tensor) -> Tensor:
 def masked_select(self: Tensor, mask: Tensor) -> Tensor:
     wide, mask = torch.broadcast_tensors(self, mask)
     where = nonzero(mask.reshape(-1)).squeeze(1)
-    return wide.reshape(-1).index_select(0, where)
+    chosen: Tensor = wide.reshape(-1).index_select(0, where)
+    return chosen
 
 
 def scaled_dot_product_attention(
@@ -341,11 +340,16 @@ def scaled_dot_product_attention(
     Registered above autograd, because torch asks only C++ backends which kernel they prefer.
     """
     grouped = query.shape[-3] == key.shape[-3] or enable_gqa
-    if query.dim() == key.dim() == value.dim() == 4 and grouped and query.is_floating_point() and not (
-        attn_mask is not None and attn_mask.requires_grad
+    if (
+        query.dim() == key.dim() == value.dim() == 4
+        and grouped
+        and query.is_floating_point()
+        and not (attn_mask is not None and attn_mask.requires_grad)
     ):
         if not 0.0 <= dropout_p <= 1.0:
-            raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {dropout_p}")
+            raise RuntimeError(
+                f"dropout probability has to be between 0 and 1, but got {dropout_p}"
+            )
         if attn_mask is not None and is_causal:
             raise RuntimeError("attn_mask must not be given with is_causal=True")
         result: Tensor = aten._scaled_dot_product_fused_attention_overrideable(

@@ -21,8 +21,10 @@ LOW_PRECISION = (
 FLOAT32 = (
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p",
     "reciprocal", "rsqrt", "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar",
-    "softplus", "layer_norm", "native_layer_norm", "group_norm", "norm.Scalar", "norm.ScalarOpt_dim",
-    "nuclear_norm", "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss", "nll_loss",
+    "softplus", "layer_norm", "native_layer_norm", "group_norm", "norm.Scalar",
+    "norm.ScalarOpt_dim",
+    "nuclear_norm",
+    "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss", "nll_loss",
     "nll_loss2d", "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss",
     "mse_loss", "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss",
     "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist",
@@ -53,7 +55,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 def _outside_autocast() -> Any:
     return torch._C._ExcludeDispatchKeyGuard(
-        torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+        torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastPrivateUse1"))
     )
 
 
@@ -80,8 +82,10 @@ def _to_float32(op: Any) -> Callable[..., Any]:
 def _with_float32_result(op: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         low = args[0].is_floating_point() and args[0].dtype in (torch.bfloat16, torch.float16)
-        if low and kwargs.get("dtype") is None and not any(
-            isinstance(a, torch.dtype) for a in args
+        if (
+            low
+            and kwargs.get("dtype") is None
+            and not any(isinstance(a, torch.dtype) for a in args)
         ):
             kwargs["dtype"] = torch.float32
         with _outside_autocast():
@@ -110,8 +114,13 @@ def register_autocast() -> list[torch.library.Library]:
     through = torch.library.Library("_", "IMPL")
     through.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     library = torch.library.Library("aten", "IMPL")
-    for names, make in ((LOW_PRECISION, _to_low), (FLOAT32, _to_float32),
-                        (FLOAT32_BY_DTYPE, _with_float32_result), (WIDEST, _to_widest)):  # fmt: skip
+    lists = (
+        (LOW_PRECISION, _to_low),
+        (FLOAT32, _to_float32),
+        (FLOAT32_BY_DTYPE, _with_float32_result),
+        (WIDEST, _to_widest),
+    )
+    for names, make in lists:
         for name in names:
             base, _, overload = name.partition(".")
             packet = getattr(torch.ops.aten, base, None)

@@ -92,7 +92,8 @@ def _bind_number(bound: Bound, key: list[Any], value: Any, default: Any) -> None
 
 def _plain(value: Any) -> Any:
     """A SymInt, numpy number or the like as a Python number."""
-    for kind in (bool, int, float, complex):
+    kinds: tuple[Any, ...] = (bool, int, float, complex)
+    for kind in kinds:
         if isinstance(value, kind):
             return kind(value)
     return value.item() if hasattr(value, "item") else float(value)

@@ -168,9 +168,7 @@ def wrap(array: jax.Array | None, spec: Spec) -> torch.Tensor:
     return tensor
 
 
-def wrap_strided(
-    array: jax.Array | None, spec: Spec, size: Any, stride: Any
-) -> torch.Tensor:
+def wrap_strided(array: jax.Array | None, spec: Spec, size: Any, stride: Any) -> torch.Tensor:
     """As `wrap`, seen with a dense but permuted geometry."""
     from tpu_perf.runtime.torch_private import alias
 

@@ -20,6 +20,8 @@ from tpu_perf.runtime.buffers import Spec
 from tpu_perf.runtime.dtypes import numpy_dtype
 
 _uids = itertools.count()
+#: Every plan of the process; they live as long as it does.
+PLANS: list[CallPlan] = []
 
 #: Arrays of the input slots, then numbers, then seed and offset -> fresh outputs, then the new
 #: arrays of the mutated slots.
@@ -65,6 +67,7 @@ class CallPlan:
     bytes_out: int = 0
 
     def __post_init__(self) -> None:
+        PLANS.append(self)
         self.one = len(self.slots) == 1 and not self.number_kinds
         self.single = len(self.fresh) == 1 and self.returns == ("fresh", 0)
 

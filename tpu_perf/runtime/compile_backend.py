@@ -13,7 +13,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
-from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from tpu_perf.recorder import active
@@ -58,7 +58,8 @@ class CompiledGraph:
     def __call__(self, *inputs: Any) -> list[Any]:
         recorder = active.recorder
         start = _clock() if recorder is not None else 0
-        arrays, key = [], []
+        arrays: list[Any] = []
+        key: list[Any] = []
         for value in inputs:
             if isinstance(value, torch.Tensor):
                 if value.device.type != "tpu":

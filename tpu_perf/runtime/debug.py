@@ -34,8 +34,8 @@ def describe(signature: Signature, bound: Bound) -> str:
 def where() -> str:
     line = user_line()
     graph = ""
-    if torch._C._current_graph_task_id() != -1:  # type: ignore[attr-defined]
-        node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
+    if torch._C._current_graph_task_id() != -1:
+        node = torch._C._current_autograd_node()
         graph = f", in backward of {node.name()}" if node is not None else ", in backward"
     return f" at {line}{graph}" if line else graph
 

@@ -16,9 +16,8 @@ from tpu_perf.runtime.execution import run_now
 from tpu_perf.runtime.lowerings.registry import TABLE
 from tpu_perf.runtime.modes import STATE, EagerMode
 from tpu_perf.runtime.plan_building import NotLowered, OutputNeedsResize, build_plan
-from tpu_perf.runtime.segment import current_segment, flush_current
+from tpu_perf.runtime.segment import current_segment
 from tpu_perf.runtime.signatures import Signature, functional_form, signature_of
-from tpu_perf.runtime.torch_private import in_autograd_worker
 
 _clock = time.perf_counter_ns
 
@@ -46,8 +45,6 @@ def call(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             recorder.dispatch((start, _clock(), signature.display, program.index, recorder.step))
         return result
     if mode is EagerMode.DEFER_AND_FUSE:
-        if not STATE.capturing and in_autograd_worker():
-            _flush_after_backward()
         result = current_segment().record(plan, bound.buffers, bound.numbers, bound.tensors)
         if recorder is not None:
             recorder.dispatch((start, _clock(), signature.display, -1, recorder.step))
@@ -68,28 +65,6 @@ def _run_checked(signature: Signature, plan: CallPlan, bound: Bound, start: int)
     if recorder is not None and program is not None:
         recorder.dispatch((start, _clock(), signature.display, program.index, recorder.step))
     return result
-
-
-_flushing_graph_tasks: set[int] = set()
-
-
-def _flush_after_backward() -> None:
-    """On a thread of the autograd engine the segment must end with the backward pass: nobody
-    would run it later."""
-    if torch._C._is_multithreading_enabled() is False:
-        return
-    task = torch._C._current_graph_task_id()  # type: ignore[attr-defined]
-    if task in _flushing_graph_tasks:
-        return
-    _flushing_graph_tasks.add(task)
-
-    def finish() -> None:
-        _flushing_graph_tasks.discard(task)
-        from tpu_perf.runtime.segment import flush_all
-
-        flush_all("autograd_post_backward")
-
-    torch.autograd.Variable._execution_engine.queue_callback(finish)
 
 
 def cannot_run(
@@ -131,7 +106,8 @@ _LEFT_TO_TORCH = {
     "new_empty", "new_empty_strided",
     "expand", "slice", "select", "permute", "transpose", "t", "squeeze", "unsqueeze", "diagonal",
     "split", "split_with_sizes", "unbind", "unfold", "view_as_real", "view_as_complex",
-    "_reshape_alias", "as_strided", "_conj", "_neg_view", "is_pinned", "resize_as_", "requires_grad_",
+    "_reshape_alias", "as_strided", "_conj", "_neg_view", "is_pinned", "resize_as_",
+    "requires_grad_",
     "_reshape_copy", "_scaled_dot_product_attention_math", "_foreach_copy",
 }  # fmt: skip
 
@@ -177,5 +153,3 @@ def fall_back(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
 
 
 _late_signatures: dict[Any, Signature] = {}
-
-__all__ = ["call", "fall_back", "flush_current", "kernel_for", "register_all"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import torch
 
-TO_NUMPY: dict[torch.dtype, np.dtype] = {  # type: ignore[type-arg]
+TO_NUMPY: dict[torch.dtype, np.dtype[Any]] = {
     torch.float32: np.dtype(np.float32),
     torch.float64: np.dtype(np.float64),
     torch.float16: np.dtype(np.float16),
@@ -25,10 +27,10 @@ TO_NUMPY: dict[torch.dtype, np.dtype] = {  # type: ignore[type-arg]
     torch.float8_e4m3fn: np.dtype(jnp.float8_e4m3fn),
     torch.float8_e5m2: np.dtype(jnp.float8_e5m2),
 }
-TO_TORCH: dict[np.dtype, torch.dtype] = {n: t for t, n in TO_NUMPY.items()}  # type: ignore[type-arg]
+TO_TORCH: dict[np.dtype[Any], torch.dtype] = {n: t for t, n in TO_NUMPY.items()}
 
 
-def numpy_dtype(dtype: torch.dtype) -> np.dtype:  # type: ignore[type-arg]
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     """The JAX dtype for a torch dtype. Raises TypeError for dtypes XLA has no equivalent of."""
     try:
         return TO_NUMPY[dtype]

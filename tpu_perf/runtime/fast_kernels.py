@@ -23,7 +23,7 @@ from tpu_perf.runtime.call_plan import CallPlan, assemble
 from tpu_perf.runtime.execution import op_program
 from tpu_perf.runtime.modes import STATE, EagerMode
 from tpu_perf.runtime.signatures import IGNORED, NUMBER, STATIC, TENSOR, Signature
-from tpu_perf.runtime.torch_private import create_empty_tensor, in_autograd_worker, storage_of
+from tpu_perf.runtime.torch_private import create_empty_tensor, storage_of
 
 _PLAIN = (int, bool, type(None), torch.dtype, str)
 
@@ -46,12 +46,12 @@ def fast_kernel(signature: Signature) -> Callable[..., Any] | None:
     for i, a in enumerate(arguments):
         names[f"d{i}"] = a.default
     namespace = {**_GLOBALS, **names}
-    exec(_code(shape, bool(written)), namespace)  # noqa: S102 - our own template
+    exec(_code(shape, bool(written)), namespace)
     kernel: Callable[..., Any] = namespace["kernel"]
     return kernel
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _code(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> Any:
     return compile(_source(shape, inplace), f"<kernel {shape}>", "exec")
 
@@ -72,7 +72,9 @@ def _source(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> str:
     for i in numbers:
         add(f"    if a{i} is not d{i} and (a{i} != d{i} or a{i}.__class__ is not d{i}.__class__):")
         add(f"        return {slow}")
-    key, buffers, values = [], [], []
+    key: list[str] = []
+    buffers: list[str] = []
+    values: list[int] = []
     for i in tensors:
         if i == 0:
             add("    try: b0 = storage_of(a0)._buffer")
@@ -87,7 +89,7 @@ def _source(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> str:
         add(f"        try: b{i} = storage_of(a{i})._buffer")
         add(f"        except (AttributeError, TypeError): return {slow}")
         add(f"        s{i} = b{i}.spec")
-        aliased = " or b{0} is b0".format(i) if inplace else ""
+        aliased = f" or b{i} is b0" if inplace else ""
         add(f"        if s{i}.reinterpreted{aliased}: return {slow}")
         add(f"        k{i} = (a{i}.shape, a{i}.stride(), a{i}.storage_offset(), s{i})")
         key.append(f"k{i}")
@@ -103,19 +105,25 @@ def _source(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> str:
     add(f"        if plan is None: return {slow}")
     optional = [f"b{i}" for i in values]
     if optional:
-        add(f"    buffers = [b0] if plan.one else [b for b in ({', '.join(buffers)},) if b is not None]")
+        add(
+            "    buffers = [b0] if plan.one else "
+            f"[b for b in ({', '.join(buffers)},) if b is not None]"
+        )
         numbers_of = ", ".join(f"(a{i}, k{i})" for i in values)
-        add(f"    numbers = [a for a, k in ({numbers_of},) if k is float or k is int] "
-            "if plan.number_kinds else NONE")
+        add(
+            f"    numbers = [a for a, k in ({numbers_of},) if k is float or k is int] "
+            "if plan.number_kinds else NONE"
+        )
     else:
         add("    buffers = [b0]; numbers = NONE")
     add("    if mode is DEFER:")
-    add("        if not STATE.capturing and in_worker(): return " + slow)
     add("        out = current_segment().record(plan, buffers, numbers, (a0,))")
     add("        if rec is not None: rec.dispatch((t0, clock(), plan.op, -1, rec.step))")
     add("        return out")
-    add("    arrays = [b.array if b.array is not None and b.segment is None else b.ready('unknown')"
-        " for b in buffers]")
+    add(
+        "    arrays = [b.array if b.array is not None and b.segment is None else b.ready('unknown')"
+        " for b in buffers]"
+    )
     if inplace:
         add("    if not plan.reads or plan.reads[0]: del arrays[0]; program = plan.program")
         add("    elif b0.shared: program = plan.program")
@@ -151,9 +159,7 @@ def _positional(shape: tuple[tuple[str, bool, bool], ...]) -> list[str]:
     ]
 
 
-def _tensor_key(
-    add: Callable[[str], None], indent: str, i: int, key: list[str], slow: str
-) -> None:
+def _tensor_key(add: Callable[[str], None], indent: str, i: int, key: list[str], slow: str) -> None:
     add(f"{indent}s{i} = b{i}.spec")
     add(f"{indent}if s{i}.reinterpreted: return {slow}")
     key.extend([f"a{i}.shape", f"a{i}.stride()", f"a{i}.storage_offset()", f"s{i}"])
@@ -227,5 +233,5 @@ _GLOBALS: dict[str, Any] = {
     "storage_of": storage_of, "PLAIN": _PLAIN, "static_key": static_key, "NONE": (),
     "learn": _learn, "defaults_only": _defaults_only, "call": _call, "Buffer": Buffer,
     "create": create_empty_tensor, "many": _many, "strict_program": _strict_program,
-    "current_segment": segments.current_segment, "in_worker": in_autograd_worker,
+    "current_segment": segments.current_segment,
 }  # fmt: skip

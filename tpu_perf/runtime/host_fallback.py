@@ -1,4 +1,4 @@
-"""Compute one op on the host, when the user asked for it: copied over, run by torch, copied back."""
+"""Compute one op on the host, when the user allowed it: copied over, run by torch, sent back."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ import jax
 import numpy as np
 from jax._src import core, tree_util
 from jax._src.interpreters import mlir, pxla
-from jax._src.lib import _jax
-from jax._src.lib import xla_client as xc
+from jax._src.lib import _jax  # type: ignore[attr-defined]
+from jax._src.lib import xla_client as xc  # type: ignore[attr-defined]
 from jax.sharding import SingleDeviceSharding
 
 Aval = tuple[tuple[int, ...], "np.dtype[Any]"]
@@ -71,10 +71,11 @@ def sharding() -> Any:
     return _cached_sharding
 
 
-def put(host: np.ndarray) -> jax.Array:  # type: ignore[type-arg]
+def put(host: np.ndarray[Any, Any]) -> jax.Array:
     """Copy a host array to the device. JAX on a CPU may alias host memory, so the caller must
     own `host`."""
-    return jax.device_put(host, sharding())
+    placed: jax.Array = jax.device_put(host, sharding())
+    return placed
 
 
 @dataclass(slots=True)
@@ -172,12 +173,12 @@ def executable(loaded: Any, in_count: int, out_avals: Sequence[Aval]) -> Executa
 
 def platform_fingerprint() -> tuple[str, ...]:
     """Everything about the platform that a compiled program depends on."""
-    import jaxlib
+    import importlib.metadata
 
     target = device()
     return (
         f"jax={jax.__version__}",
-        f"jaxlib={jaxlib.__version__}",
+        f"jaxlib={importlib.metadata.version('jaxlib')}",
         f"platform={target.platform}",
         f"platform_version={target.client.platform_version}",
         f"device_kind={target.device_kind}",

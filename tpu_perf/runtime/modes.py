@@ -57,7 +57,7 @@ _switch_lock = threading.RLock()
 
 def switch(mode: EagerMode) -> None:
     """Change the mode of the process; what was deferred so far runs first."""
-    if not isinstance(mode, EagerMode):
+    if mode not in list(EagerMode):
         names = ", ".join(m.name for m in EagerMode)
         raise TypeError(f"eager mode must be one of torch.tpu.EagerMode.{{{names}}}, not {mode!r}")
     if STATE.capturing:

@@ -88,7 +88,8 @@ def build_plan(signature: Signature, bound: Bound) -> CallPlan:
 
 #: In-place ops whose result does not depend on what was there before.
 OVERWRITES = {
-    "fill.Scalar", "fill.Tensor", "zero.default", "copy.default", "copy_.default", "uniform.default",
+    "fill.Scalar", "fill.Tensor", "zero.default", "copy.default", "copy_.default",
+    "uniform.default",
     "normal_functional.default", "normal.default", "bernoulli.p", "bernoulli.Tensor",
     "random.default", "random.from", "random.to", "exponential.default", "cauchy.default",
     "geometric.default", "log_normal.default",
@@ -125,9 +126,7 @@ class _Metas:
 def _meta_tensor(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type != "tpu":
         return torch.empty((), dtype=tensor.dtype)  # a 0-dim CPU tensor promotes as one
-    return torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
-    )
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _meta_arguments(signature: Signature, bound: Bound) -> _Metas:
@@ -188,9 +187,7 @@ def _written_tensors(signature: Signature, bound: Bound) -> tuple[int, ...]:
     return tuple(written)
 
 
-def _return_template(
-    result: Any, arguments: list[torch.Tensor]
-) -> tuple[Any, list[torch.Tensor]]:
+def _return_template(result: Any, arguments: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
     fresh: list[torch.Tensor] = []
     by_id = {id(a): i for i, a in enumerate(arguments)}
 
@@ -370,9 +367,7 @@ def _compute(
         bases: list[Any] = [None] * slot_count
         for slot, array in zip(reads, inputs[:read_count], strict=True):
             bases[slot] = array
-        numbers = [
-            Number(v, k) for v, k in zip(inputs[read_count:numbers_end], kinds, strict=True)
-        ]
+        numbers = [Number(v, k) for v, k in zip(inputs[read_count:numbers_end], kinds, strict=True)]
         seed, offset = inputs[numbers_end:] if random else (None, None)
         values = [
             jnp.zeros(v.size, numpy_dtype(v.dtype)) if bases[slot] is None else v.read(bases[slot])

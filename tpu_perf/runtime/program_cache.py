@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import jax
@@ -218,7 +219,7 @@ _OWN = str(Path(__file__).parent.parent)
 def user_line() -> str | None:
     """`file:line` of the nearest frame that belongs to neither a library nor this package, None
     if there is none."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     nearest_library = None
     while frame is not None:
         name = frame.f_code.co_filename
@@ -227,7 +228,7 @@ def user_line() -> str | None:
                 return f"{name}:{frame.f_lineno}"
             if nearest_library is None and "/torch/" not in name and "site-packages" in name:
                 nearest_library = f"{name}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return nearest_library
 
 

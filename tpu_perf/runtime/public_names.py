@@ -106,7 +106,7 @@ class Event:
         return (end._time_ns - self._time_ns) / 1e6
 
 
-class device:  # noqa: N801 - torch's own name for it
+class device:  # torch's own name for it
     """Context manager: make a device current. There is one."""
 
     def __init__(self, device: Any = None) -> None:
@@ -119,7 +119,7 @@ class device:  # noqa: N801 - torch's own name for it
         return None
 
 
-class device_of(device):  # noqa: N801
+class device_of(device):
     """As `device`, of a tensor's device."""
 
     def __init__(self, tensor: torch.Tensor) -> None:

@@ -65,9 +65,7 @@ _DRAWS = {
 class _DeviceNumbers(TorchDispatchMode):
     """Runs random CPU ops on the device and brings the result back."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func._schema.name + (f".{func._overloadname}" if func._overloadname != "default"
                                 else "") not in _DRAWS:  # fmt: skip
@@ -97,7 +95,7 @@ def reference_random(seed: int) -> Iterator[None]:
     before = GENERATOR.get_state()
     GENERATOR.manual_seed(seed)
     try:
-        with _DeviceNumbers():
+        with _DeviceNumbers():  # type: ignore[no-untyped-call]
             yield
     finally:
         GENERATOR.set_state(before)

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import torch
 
 from tpu_perf.recorder import active
 from tpu_perf.runtime.buffers import Buffer, Spec, wrap, wrap_strided
@@ -23,6 +24,7 @@ from tpu_perf.runtime.call_plan import CallPlan, assemble
 from tpu_perf.runtime.program_cache import CACHE, Program
 from tpu_perf.runtime.random_numbers import GENERATOR
 from tpu_perf.runtime.repeats import Repeats
+from tpu_perf.runtime.torch_private import graph_task, on_autograd_worker
 
 _clock = time.perf_counter_ns
 
@@ -44,6 +46,7 @@ class Segment:
         self.lock = threading.RLock()
         self.repeats = Repeats()
         self.cuts_on_repeats = True
+        self.on_autograd_worker = False
         self._reset()
 
     def _reset(self) -> None:
@@ -59,11 +62,11 @@ class Segment:
         self._value_of: dict[int, int] = {}
         self._count = 0
 
-    def record(
-        self, plan: CallPlan, buffers: list[Buffer], numbers: Any, tensors: Any
-    ) -> Any:
+    def record(self, plan: CallPlan, buffers: list[Buffer], numbers: Any, tensors: Any) -> Any:
         """Append one op; returns its (still pending) result."""
         with self.lock:
+            if self.on_autograd_worker:
+                _flush_after_backward()
             ids = tuple([self._read(buffers[slot]) for slot in plan.reads])
             count = self._count
             fresh = []
@@ -173,13 +176,21 @@ class Work:
     """A detached segment: nodes, their inputs, and which values are wanted."""
 
     __slots__ = (
-        "donated", "draws", "input_buffers", "input_values", "inputs", "live", "live_values", "nodes", "numbers",
-    )  # fmt: skip
+        "donated",
+        "draws",
+        "input_buffers",
+        "input_values",
+        "inputs",
+        "live",
+        "live_values",
+        "nodes",
+        "numbers",
+    )
 
     def __init__(
         self, nodes: list[Node], inputs: list[jax.Array], input_values: list[int],
-        input_buffers: list[Buffer], numbers: list[tuple[Any, ...]], draws: list[int], live: list[Buffer],
-        live_values: tuple[int, ...], donated: tuple[int, ...],
+        input_buffers: list[Buffer], numbers: list[tuple[Any, ...]], draws: list[int],
+        live: list[Buffer], live_values: tuple[int, ...], donated: tuple[int, ...],
     ) -> None:  # fmt: skip
         self.nodes = nodes
         self.inputs = inputs
@@ -239,15 +250,19 @@ class Work:
         )
 
     def key_text(self) -> str:
-        lines = [
-            f"{plan.key_text} {ids}->{outs}" for plan, ids, outs in self.nodes
-        ]
+        lines = [f"{plan.key_text} {ids}->{outs}" for plan, ids, outs in self.nodes]
         avals = [f"{a.shape}{a.dtype}" for a in self.inputs]
         return "\n".join([*lines, f"inputs {self.input_values} {avals}",
                           f"live {self.live_values}"])  # fmt: skip
 
 
 _programs: dict[Any, Program] = {}
+
+
+def forget_segments() -> None:
+    """Drop the programs of segments seen so far."""
+    _programs.clear()
+
 
 _KIND_ARRAYS: tuple[tuple[type, Any], ...] = (
     (float, np.float64), (int, np.int64), (bool, np.bool_), (complex, np.complex128),
@@ -279,19 +294,15 @@ def replay(
     def run(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         env = dict(zip(input_values, arguments, strict=False))
         rest = list(arguments[len(input_values) :])
-        feeds = {}
-        for kind, _ in _KIND_ARRAYS:
-            if kind in kinds:
-                feeds[kind] = _unpack(rest.pop(0))
+        feeds = {kind: _unpack(rest.pop(0)) for kind, _ in _KIND_ARRAYS if kind in kinds}
         random = _unpack(rest.pop(0)) if draws else None
         seed = next(random) if random is not None else None
         for compute, number_kinds, is_random, ids, outs in steps:
-            inputs = [env[i] for i in ids]
+            inputs: list[Any] = [env[i] for i in ids]
             inputs += [next(feeds[k]) for k in number_kinds]
             if is_random and random is not None:
                 inputs += [seed, next(random)]
-            for out, value in zip(outs, compute(*inputs), strict=True):
-                env[out] = value
+            env.update(zip(outs, compute(*inputs), strict=True))
         return tuple(env[v] for v in wanted)
 
     return run
@@ -314,9 +325,28 @@ def current_segment() -> Segment:
     segment = _threads.segment
     if segment is None:
         segment = Segment()
+        segment.on_autograd_worker = on_autograd_worker()
         _threads.segment = segment
         _all.add(segment)
     return segment
+
+
+_flushing_graph_tasks: set[int] = set()
+
+
+def _flush_after_backward() -> None:
+    """On a thread of the autograd engine a segment must end with the backward pass, because no
+    later op of that thread would run it."""
+    task = graph_task()
+    if task == -1 or task in _flushing_graph_tasks:
+        return
+    _flushing_graph_tasks.add(task)
+
+    def finish() -> None:
+        _flushing_graph_tasks.discard(task)
+        flush_all("autograd_post_backward")
+
+    torch.autograd.Variable._execution_engine.queue_callback(finish)
 
 
 def set_current_segment(segment: Segment | None) -> Segment | None:

@@ -56,9 +56,7 @@ def signature_of(op: torch._ops.OpOverload) -> Signature:
     functional, foreach = functional_form(op)
     lowering = TABLE.get(functional)
     static = lowering is not None and lowering.static_numbers
-    arguments = tuple(
-        _argument(a, static, lowering, i) for i, a in enumerate(schema.arguments)
-    )
+    arguments = tuple(_argument(a, static, lowering, i) for i, a in enumerate(schema.arguments))
     return Signature(
         op=op,
         name=name,

@@ -7,7 +7,7 @@ attributes on UntypedStorage (kept alive with the storage by PyObject preservati
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ DEVICE_TYPE = "tpu"
 META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
-create_empty_tensor = torch._C._acc.create_empty_tensor  # type: ignore[attr-defined]
+create_empty_tensor = torch._C._acc.create_empty_tensor
 storage_of = torch.Tensor.untyped_storage
 
 # The Meta kernel of as_strided makes an alias without checking bounds against the storage's
@@ -29,13 +29,14 @@ _as_strided_alias = torch.ops.aten.as_strided.default.redispatch
 view_alias = torch.ops.aten.view.default.redispatch
 _set_storage = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
 
+#: storage_offset() is typed as int or SymInt; device tensors have no symbols.
+offset_of: Callable[[torch.Tensor], int] = torch.Tensor.storage_offset  # type: ignore[assignment]
+
 #: Storages made for user-visible allocations get addresses that no two live tensors share.
 _next_address = 1 << 40
 
 
-def alias(
-    tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int
-) -> torch.Tensor:
+def alias(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int) -> torch.Tensor:
     """A tensor over the same storage with the given geometry (elements), unchecked."""
     return cast(torch.Tensor, _as_strided_alias(META_KEYS, tensor, size, stride, storage_offset))
 
@@ -47,7 +48,7 @@ def new_storage(nbytes: int) -> torch.UntypedStorage:
     _next_address += max(64, (nbytes + 63) // 64 * 64)
     return cast(
         torch.UntypedStorage,
-        torch._C._construct_storage_from_data_pointer(  # type: ignore[attr-defined]
+        torch._C._construct_storage_from_data_pointer(
             address, torch.device(DEVICE_TYPE, 0), nbytes
         ),
     )
@@ -67,7 +68,7 @@ def tensor_over(
     return set_storage(create_empty_tensor((0,), dtype), storage, offset, size, stride)
 
 
-class _Hook(torch._C._acc.PrivateUse1Hooks):  # type: ignore[name-defined, misc]
+class _Hook(torch._C._acc.PrivateUse1Hooks):
     def is_available(self) -> bool:
         return True
 
@@ -78,7 +79,7 @@ class _Hook(torch._C._acc.PrivateUse1Hooks):  # type: ignore[name-defined, misc]
         return True
 
 
-class _Guard(torch._C._acc.DeviceGuard):  # type: ignore[name-defined, misc]
+class _Guard(torch._C._acc.DeviceGuard):
     def type_(self) -> Any:
         return torch._C._autograd.DeviceType.PrivateUse1
 
@@ -102,7 +103,7 @@ def check_privateuse1_is_free() -> None:
 def register_backend(module: Any) -> None:
     """Make PrivateUse1 the device "tpu" with `module` as torch.tpu."""
     check_privateuse1_is_free()
-    backend_registration._setup_privateuseone_for_python_backend(  # type: ignore[attr-defined]
+    backend_registration._setup_privateuseone_for_python_backend(
         DEVICE_TYPE, backend_module=module, hook=_Hook(), device_guard=_Guard()
     )
 
@@ -113,9 +114,15 @@ def run_backward_on_calling_thread() -> None:
     torch._C._set_multithreading_enabled(False)
 
 
-def in_autograd_worker() -> bool:
-    """Whether this thread is running a backward pass at the moment."""
-    return bool(torch._C._current_graph_task_id() != -1)  # type: ignore[attr-defined]
+def graph_task() -> int:
+    """Number of the backward pass that this thread is running, -1 if none."""
+    return torch._C._current_graph_task_id()
+
+
+def on_autograd_worker() -> bool:
+    """Whether this thread belongs to the autograd engine, which runs a backward pass on it for
+    another thread."""
+    return graph_task() != -1 and torch._C._is_multithreading_enabled()
 
 
 @contextmanager

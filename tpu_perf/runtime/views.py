@@ -8,8 +8,8 @@ does not come apart this way (overlapping windows, diagonals) is a gather over a
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -127,13 +127,13 @@ class ViewPlan:
         return reinterpret(own.reshape(-1), numpy_dtype(self.spec.dtype)).reshape(self.spec.shape)
 
 
-def reinterpret(flat: jax.Array, dtype: np.dtype) -> jax.Array:  # type: ignore[type-arg]
+def reinterpret(flat: jax.Array, dtype: np.dtype[Any]) -> jax.Array:
     """The bytes of a 1-D array seen as another dtype, as Tensor.view(dtype) does."""
     source = np.dtype(flat.dtype)
     if source == dtype:
         return flat
     if source.kind == "c":
-        half = np.dtype(f"f{source.itemsize // 2}")
+        half: np.dtype[Any] = np.dtype(f"f{source.itemsize // 2}")
         return reinterpret(jnp.stack([flat.real, flat.imag], -1).reshape(-1).astype(half), dtype)
     if dtype.kind == "c":
         half = np.dtype(f"f{dtype.itemsize // 2}")
@@ -222,11 +222,3 @@ def _digits_at(
     for k, dim in owner.items():
         narrow[dim] *= lengths[k]
     return _Digits(tuple(radices), tuple(starts), tuple(lengths), tuple(order), tuple(narrow))
-
-
-def geometry_fits(numel: int, size: Shape, stride: Shape, offset: int) -> bool:
-    """Whether a view stays inside a storage of `numel` elements."""
-    if math.prod(size) == 0:
-        return True
-    reach = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-    return 0 <= offset and reach < numel

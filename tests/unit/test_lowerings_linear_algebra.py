@@ -47,6 +47,8 @@ def test_factors_and_values() -> None:
 @pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0, float("inf")])
 def test_distances(p: float) -> None:
     check("_cdist_forward", sample(3, 5), sample(4, 5, seed=1), p, None)
+    grad, gaps = sample(3, 4), aten._cdist_forward(sample(3, 5), sample(4, 5, seed=1), p, None)
+    check("_cdist_backward", grad, sample(3, 5), sample(4, 5, seed=1), p, gaps, tolerance=1e-4)
 
 
 def test_cross() -> None:

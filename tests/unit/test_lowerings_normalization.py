@@ -105,3 +105,14 @@ def test_batch_norm_changes_running_statistics() -> None:
               (x, None, None, mean, var, True, 0.1, 1e-5), {})  # fmt: skip
     for mine, theirs in zip(got, [*outs, *after], strict=True):
         same(mine, theirs, 1e-5)
+
+
+def test_batch_norm_gives_all_gradients_where_the_meta_kernel_does() -> None:
+    """As for an input that needs no gradient: torch's meta kernel still makes three outputs."""
+    x, weight, grad = sample(4, 3, 5), sample(3), sample(4, 3, 5, seed=1)
+    _, mean, inverse = aten.native_batch_norm(x, weight, None, None, None, True, 0.1, 1e-5)
+    args = (grad, x, weight, None, None, mean, inverse, True, 1e-5)
+    wanted = list(aten.native_batch_norm_backward(*args, [True] * 3))
+    got = run("native_batch_norm_backward", metas_of(wanted), (*args, [False, True, True]), {})
+    for mine, theirs in zip(got, wanted, strict=True):
+        same(mine, theirs, 1e-4)

@@ -26,6 +26,7 @@ Norm = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def _batch_norm(
+    call: Call,
     input: jax.Array,
     weight: Maybe,
     bias: Maybe,
@@ -61,8 +62,9 @@ def _batch_norm(
     if bias is not None:
         out = out + cast(bias, x.dtype).reshape(shape)
     if not training:
-        empty = jnp.zeros((0,), x.dtype)
-        return (out, empty, empty), running
+        # What is saved then is never read; its size differs among torch's kernels.
+        saved = jnp.zeros(call.out[1].shape if len(call.out) > 1 else (0,), x.dtype)
+        return (out, saved, saved), running
     return (out, mean.reshape(-1), rstd.reshape(-1)), running
 
 
@@ -79,7 +81,7 @@ def native_batch_norm(
     eps: float,
 ) -> tuple[jax.Array, ...]:
     made, running = _batch_norm(
-        input, weight, bias, running_mean, running_var, training, momentum, eps
+        call, input, weight, bias, running_mean, running_var, training, momentum, eps
     )
     return (*made, *running)
 
@@ -128,7 +130,7 @@ def native_batch_norm_no_stats(
     momentum: float,
     eps: float,
 ) -> Norm:
-    return _batch_norm(input, weight, bias, None, None, training, momentum, eps)[0]
+    return _batch_norm(call, input, weight, bias, None, None, training, momentum, eps)[0]
 
 
 @lowers("_native_batch_norm_legit_no_training", static_numbers=True)
@@ -142,7 +144,9 @@ def native_batch_norm_no_training(
     momentum: float,
     eps: float,
 ) -> Norm:
-    return _batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)[0]
+    return _batch_norm(call, input, weight, bias, running_mean, running_var, False, momentum, eps)[
+        0
+    ]
 
 
 @lowers("native_batch_norm_backward", static_numbers=True)
@@ -158,7 +162,7 @@ def native_batch_norm_backward(
     train: bool,
     eps: float,
     output_mask: Sequence[bool],
-) -> tuple[Maybe, Maybe, Maybe]:
+) -> tuple[Maybe, ...]:
     x, grad = wide(input), wide(grad_out)
     axes = tuple(a for a in range(x.ndim) if a != 1)
     shape = tuple(x.shape[1] if a == 1 else 1 for a in range(x.ndim))
@@ -174,14 +178,12 @@ def native_batch_norm_backward(
     normal = (x - cast(center, x.dtype).reshape(shape)) * rstd
     total = jnp.sum(grad, axis=axes, keepdims=True)
     slope = jnp.sum(grad * normal, axis=axes, keepdims=True)
-    grad_input = None
-    if output_mask[0]:
-        factor = rstd if weight is None else rstd * cast(weight, x.dtype).reshape(shape)
-        inward = grad
-        if train:
-            count = jnp.asarray(max(math.prod(x.shape[a] for a in axes), 1), x.dtype)
-            inward = grad - total / count - normal * (slope / count)
-        grad_input = inward * factor
-    grad_weight = slope.reshape(-1) if output_mask[1] else None
-    grad_bias = total.reshape(-1) if output_mask[2] else None
-    return grad_input, grad_weight, grad_bias
+    factor = rstd if weight is None else rstd * cast(weight, x.dtype).reshape(shape)
+    inward = grad
+    if train:
+        count = jnp.asarray(max(math.prod(x.shape[a] for a in axes), 1), x.dtype)
+        inward = grad - total / count - normal * (slope / count)
+    grads = (inward * factor, slope.reshape(-1), total.reshape(-1))
+    # torch's meta kernel makes all three, whatever the mask says.
+    wanted = [True] * 3 if len(call.out) == 3 else output_mask
+    return tuple(g if keep else None for g, keep in zip(grads, wanted, strict=True))

@@ -75,7 +75,7 @@ def right_shift(call: Call, self: Operand, other: Operand) -> jax.Array:
     return jnp.right_shift(x, jnp.where((y < 0) | (y >= width), width - 1, y).astype(x.dtype))
 
 
-@lowers("where.self")
+@lowers("where.self", "where.Scalar", "where.ScalarSelf", "where.ScalarOther")
 def where(call: Call, condition: jax.Array, self: Operand, other: Operand) -> jax.Array:
     yes, no = promote(self, other)
     return jnp.where(condition != 0, yes, no)

@@ -214,3 +214,20 @@ def lu_solve(
     rows = jnp.take_along_axis(B, order[..., None], axis=-2)
     half = _triangular(LU, rows, upper=False, left=True, unit=True)
     return _triangular(LU, half, upper=True, left=True, unit=False)
+
+
+@lowers("_cdist_backward", static_numbers=True)
+def cdist_backward(
+    call: Call, grad: jax.Array, x1: jax.Array, x2: jax.Array, p: float, cdist: jax.Array
+) -> jax.Array:
+    gap = x1[..., :, None, :] - x2[..., None, :, :]
+    far, share = cdist[..., None], grad[..., None]
+    if p == 0:
+        return jnp.zeros_like(x1)
+    if p == float("inf"):
+        slope = jnp.where(jnp.abs(gap) == far, jnp.sign(gap), 0)
+    else:
+        safe = jnp.where(far == 0, 1, far)
+        size = jnp.where(gap == 0, 1, jnp.abs(gap))
+        slope = jnp.where((far == 0) | (gap == 0), 0, jnp.sign(gap) * (size / safe) ** (p - 1))
+    return jnp.sum(slope * share, axis=-2)

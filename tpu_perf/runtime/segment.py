@@ -151,7 +151,8 @@ class Segment:
         # XLA reuses a donated array only for an output of its shape and type.
         homes = Counter(buffer.spec for buffer in kept)
         donated = []
-        for i, array in enumerate(self.inputs):
+        for i in range(len(self.inputs)):  # enumerate would hold a reference of its own
+            array = self.inputs[i]
             if self.replaced.get(id(array)) is array and sys.getrefcount(array) <= _SOLE_HOLDERS:
                 spec = self.replaced_specs[id(array)]
                 if homes[spec]:

@@ -319,12 +319,12 @@ def index_fill(
     return self.at[where].set(cast(value, self.dtype), **_TRUST)
 
 
-@lowers("take", index_check="index:flat:self")
+@lowers("take")
 def take(call: Call, self: jax.Array, index: jax.Array) -> jax.Array:
     return take_rows(self.reshape(-1), wrap_index(index, self.size))
 
 
-@lowers("put", index_check="index:flat:self")
+@lowers("put")
 def put(
     call: Call, self: jax.Array, index: jax.Array, source: jax.Array, accumulate: bool = False
 ) -> jax.Array:

@@ -78,7 +78,7 @@ def _nll_backward(
     return jnp.where(hit, jnp.expand_dims(value, axis), jnp.zeros((), grad.dtype))
 
 
-@lowers("nll_loss_forward", index_check="target:1:self")
+@lowers("nll_loss_forward", index_check="target:-1:self")
 def nll_loss_forward(
     call: Call,
     self: jax.Array,

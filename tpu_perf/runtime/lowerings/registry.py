@@ -98,8 +98,8 @@ class Lowering:
     mutates: tuple[int, ...]
     #: What Debug mode checks before the op runs, "indices:dim:source": the argument that holds
     #: indices, the dim they index, the argument that is indexed. `dim` is a number, the name of
-    #: the argument that holds it, "*" where `indices` is a list with one entry a dim (None: all
-    #: of it), or "flat" where they count over all elements.
+    #: the argument that holds it, or "*" where `indices` is a list with one entry a dim (None: all
+    #: of it). An argument called `ignore_index` names a value that is no index.
     index_check: str | None
 
 

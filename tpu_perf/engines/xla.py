@@ -79,14 +79,15 @@ class XlaSession:
         from tpu_perf.runtime.device_lane import profile_device
 
         dispatch: list[int] = []
-        for i in range(steps):  # without the profiler, which slows the host
+        for i in range(steps + 1):  # without the profiler, which slows the host
             start = time.perf_counter_ns()
             self.step(first_index + i)
             dispatch.append(time.perf_counter_ns() - start)
             self.fence()
+        del dispatch[0]  # the first step after a pause finds cold caches
 
         def run() -> None:
-            for i in range(steps, 2 * steps):
+            for i in range(steps + 1, 2 * steps + 1):
                 self.step(first_index + i)
                 self.fence()
 

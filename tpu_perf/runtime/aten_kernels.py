@@ -323,6 +323,35 @@ def nonzero(self: Tensor) -> Tensor:
     return host.nonzero().to(self.device)
 
 
+@by_hand("index.Tensor")
+def index(self: Tensor, indices: Any) -> Tensor:
+    made: Tensor = _kernel("index.Tensor")(self, _positions(indices))
+    return made
+
+
+@by_hand("index_put_")
+def index_put_(self: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
+    _kernel("index_put_")(self, _masks_or_positions(self, indices, values), values, accumulate)
+    return self
+
+
+def _positions(indices: Any) -> list[Tensor | None]:
+    """Index tensors with masks replaced by the positions where they are true, whose number
+    depends on the data."""
+    found: list[Tensor | None] = []
+    for item in indices:
+        if item is not None and item.dtype in (torch.bool, torch.uint8):
+            found += nonzero(item).unbind(1)
+        else:
+            found.append(item)
+    return found
+
+
+def _masks_or_positions(self: Tensor, indices: Any, values: Tensor) -> Any:
+    """Writing one value through a mask needs no positions; writing rows does."""
+    return indices if values.numel() == 1 else _positions(indices)
+
+
 @by_hand("masked_select")
 def masked_select(self: Tensor, mask: Tensor) -> Tensor:
     wide, mask = torch.broadcast_tensors(self, mask)

@@ -141,7 +141,7 @@ def register_all(library: torch.library.Library, by_hand: set[str]) -> int:
 
 
 #: Composite ops that the device takes whole because one program is better than many.
-_KEEP: set[str] = set()
+_KEEP = {"silu_backward.default", "mish_backward.default"}
 
 
 def fall_back(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:

@@ -161,6 +161,8 @@ def _meta_arguments(signature: Signature, bound: Bound) -> _Metas:
 
 
 def _run_meta(signature: Signature, metas: _Metas) -> Any:
+    if not signature.op._schema.returns and signature.lowering is not None:
+        return None  # works in place on what it is given: nothing to learn from a meta kernel
     try:
         with torch._C._DisableAutocast(), torch.no_grad():
             return signature.op(*metas.args, **metas.kwargs)
@@ -404,4 +406,6 @@ def cast(value: jax.Array, dtype: Any) -> jax.Array:
         dtype, jnp.complexfloating
     ):
         value = value.real if dtype != jnp.bool_ else value != 0
+    if jnp.issubdtype(dtype, jnp.unsignedinteger) and jnp.issubdtype(value.dtype, jnp.floating):
+        value = value.astype(jnp.int64)  # wraps like C on x86, where XLA would saturate
     return value.astype(dtype)

@@ -87,7 +87,7 @@ def _attention(x: jax.Array, p: Tree) -> jax.Array:
 
 def _mlp(x: jax.Array, p: Tree) -> jax.Array:
     hidden: jax.Array = jax.nn.silu(x @ p["gate"]) * (x @ p["up"])
-    return hidden @ p["down"]
+    return jnp.einsum("btf,fd->btd", hidden, p["down"])
 
 
 def loss_of(parameters: Tree, tokens: jax.Array, targets: jax.Array) -> jax.Array:

@@ -105,6 +105,6 @@ class TrainingStep:
         self.optimizer.zero_grad(set_to_none=True)
         logits = self.model(tokens)
         loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.optimizer.step()
         return loss.detach()

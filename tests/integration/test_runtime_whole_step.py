@@ -23,7 +23,7 @@ def _step_of(
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     def step(x: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
-        loss = model(x).square().mean()
+        loss: torch.Tensor = model(x).square().mean()
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -114,13 +114,14 @@ def test_data_made_inside_the_step_is_not_frozen() -> None:
 
     def inner() -> torch.Tensor:
         x = next(source).to("tpu")
-        return model(x).sum().detach()
+        total: torch.Tensor = model(x).sum().detach()
+        return total
 
     step = WholeStep(inner, (optimizer,))
     for _ in range(6):
         seen.append(float(step()))
     host = _model()
-    assert seen == pytest.approx([float(host(x).sum()) for x in _batches(6)], rel=1e-4)
+    assert seen == pytest.approx([float(host(x).sum().detach()) for x in _batches(6)], rel=1e-4)
     assert step.replays == 0
     assert step.why_recorded is not None
     assert "argument" in step.why_recorded

@@ -19,6 +19,7 @@ from tpu_perf.runtime.modes import STATE
 from tpu_perf.runtime.torch_private import (
     META_KEYS,
     alias,
+    as_strided_alias,
     new_storage,
     offset_of,
     set_storage,
@@ -76,7 +77,10 @@ def empty_strided(
 @by_hand("as_strided")
 def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Tensor:
     offset = offset_of(self) if storage_offset is None else storage_offset
-    spec = buffer_of(self).spec
+    try:
+        spec = storage_of(self)._buffer.spec  # type: ignore[attr-defined]
+    except AttributeError:
+        spec = buffer_of(self).spec
     reach = offset
     for n, s in zip(size, stride, strict=True):
         reach += (n - 1) * s
@@ -85,7 +89,7 @@ def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: Any = None)
             f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} are "
             f"out of bounds for storage of size {spec.nbytes}"
         )
-    return alias(self, size, stride, offset)
+    return as_strided_alias(META_KEYS, self, size, stride, offset)  # type: ignore[no-any-return]
 
 
 @by_hand("view")

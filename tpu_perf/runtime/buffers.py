@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING, Any
 
 import jax
 import torch
 
+from tpu_perf.recorder import active
 from tpu_perf.runtime.dtypes import numpy_dtype
 from tpu_perf.runtime.memory import MEMORY
 from tpu_perf.runtime.torch_private import (
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from tpu_perf.runtime.segment import Segment
 
 Shape = tuple[int, ...]
+_clock = time.perf_counter_ns
 
 
 def contiguous_strides(shape: Shape) -> Shape:
@@ -86,10 +89,18 @@ class Buffer:
         self.segment: Segment | None = None
         self.value = -1
         self.shared = False
-        self.counted = 0
-        if array is not None:
-            self.counted = spec.nbytes
-            MEMORY.allocate(spec.nbytes)
+        if array is None:
+            self.counted = 0
+        else:
+            # MEMORY.allocate, written out: this runs for every op.
+            self.counted = nbytes = spec.nbytes
+            MEMORY.allocated = live = MEMORY.allocated + nbytes
+            MEMORY.allocations += 1
+            if live > MEMORY.peak:
+                MEMORY.peak = live
+            recorder = active.recorder
+            if recorder is not None:
+                recorder.memory((_clock(), nbytes, live, recorder.step))
 
     def fill(self, array: jax.Array) -> None:
         """Give the buffer its (new) array."""
@@ -110,8 +121,13 @@ class Buffer:
         return self.array
 
     def __del__(self) -> None:
-        if self.counted:
-            MEMORY.release(self.counted)
+        nbytes = self.counted
+        if nbytes:
+            MEMORY.allocated = live = MEMORY.allocated - nbytes
+            MEMORY.releases += 1
+            recorder = active.recorder
+            if recorder is not None:
+                recorder.memory((_clock(), -nbytes, live, recorder.step))
 
 
 _unwritten: dict[Spec, jax.Array] = {}

@@ -103,39 +103,23 @@ def _source(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> str:
     add("    if plan is None:")
     add(f"        plan = learn(sig, plans, key, ({everything}))")
     add(f"        if plan is None: return {slow}")
-    optional = [f"b{i}" for i in values]
-    if optional:
-        add(
-            "    buffers = [b0] if plan.one else "
-            f"[b for b in ({', '.join(buffers)},) if b is not None]"
-        )
-        numbers_of = ", ".join(f"(a{i}, k{i})" for i in values)
-        add(
-            f"    numbers = [a for a, k in ({numbers_of},) if k is float or k is int] "
-            "if plan.number_kinds else NONE"
-        )
-    else:
-        add("    buffers = [b0]; numbers = NONE")
+    _buffers_and_numbers(add, buffers, values)
     add("    if mode is DEFER:")
     add("        out = current_segment().record(plan, buffers, numbers, (a0,))")
     add("        if rec is not None: rec.dispatch((t0, clock(), plan.op, -1, rec.step))")
     add("        return out")
-    add(
-        "    arrays = [b.array if b.array is not None and b.segment is None else b.ready('unknown')"
-        " for b in buffers]"
-    )
     if inplace:
-        add("    if not plan.reads or plan.reads[0]: del arrays[0]; program = plan.program")
-        add("    elif b0.shared: program = plan.program")
+        add("    overwritten = not plan.reads or plan.reads[0]")
+        add("    if overwritten or b0.shared: program = plan.program")
         add("    else: program = plan.donating")
         add("    if program is None: program = strict_program(plan, b0)")
+        _array(add, "b0", "x0", "    if not overwritten:")
     else:
         add("    program = plan.program")
         add("    if program is None: program = strict_program(plan, None)")
-    add("    if rec is None:")
-    add("        program.executions += 1")
-    add("        outs = program.call(*arrays, *numbers)")
-    add("    else: outs = program.run(*arrays, *numbers)")
+        _array(add, "b0", "x0", "    if True:")
+    first = "" if not inplace else "*(() if overwritten else (x0,)), "
+    _run(add, values, first or "x0, ")
     if inplace:
         add("    b0.array = outs[0]; b0.shared = False; b0.segment = None")
         add("    if not b0.counted: b0.fill(outs[0])")
@@ -149,6 +133,46 @@ def _source(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> str:
     add("    if rec is not None: rec.dispatch((t0, clock(), plan.op, program.index, rec.step))")
     add("    return result")
     return "\n".join(lines)
+
+
+def _buffers_and_numbers(add: Callable[[str], None], buffers: list[str], values: list[int]) -> None:
+    if not values:
+        add("    buffers = (b0,); numbers = NONE")
+    elif len(values) == 1:
+        i = values[0]
+        add(f"    if b{i} is not None: buffers = (b0, b{i}); numbers = NONE")
+        add(f"    elif k{i} is None: buffers = (b0,); numbers = NONE")
+        add(f"    else: buffers = (b0,); numbers = (a{i},)")
+    else:
+        add(f"    buffers = [b for b in ({', '.join(buffers)}) if b is not None]")
+        pairs = ", ".join(f"(a{i}, k{i})" for i in values)
+        add(f"    numbers = [a for a, k in ({pairs}) if k is float or k is int] "
+            "if plan.number_kinds else NONE")  # fmt: skip
+
+
+def _array(add: Callable[[str], None], buffer: str, name: str, condition: str) -> None:
+    """Code that puts a buffer's array into `name`."""
+    add(condition)
+    add(f"        {name} = {buffer}.array")
+    add(f"        if {name} is None or {buffer}.segment is not None: "
+        f"{name} = {buffer}.ready('unknown')")  # fmt: skip
+
+
+def _run(add: Callable[[str], None], values: list[int], first: str) -> None:
+    """Code that runs the program on the first array and what the other arguments are."""
+    add("    run = program.call if rec is None else program.run")
+    add("    if rec is None: program.executions += 1")
+    if not values:
+        add(f"    outs = run({first})")
+    elif len(values) == 1:
+        i = values[0]
+        _array(add, f"b{i}", f"x{i}", f"    if b{i} is not None:")
+        add(f"        outs = run({first}x{i})")
+        add(f"    else: outs = run({first}*numbers)")
+    else:
+        add("    rest = [b.array if b.array is not None and b.segment is None "
+            "else b.ready('unknown') for b in buffers[1:]]")  # fmt: skip
+        add(f"    outs = run({first}*rest, *numbers)")
 
 
 def _positional(shape: tuple[tuple[str, bool, bool], ...]) -> list[str]:

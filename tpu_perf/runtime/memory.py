@@ -10,7 +10,11 @@ _clock = time.perf_counter_ns
 
 
 class Memory:
-    """Counters of one device. `allocated` is now, `peak` since the last reset, in bytes."""
+    """Counters of one device. `allocated` is now, `peak` since the last reset, in bytes.
+
+    Updates are straight-line code without calls between read and write, which CPython does not
+    interrupt, so the counts are exact with several threads too.
+    """
 
     __slots__ = ("allocated", "allocations", "peak", "releases")
 
@@ -28,13 +32,6 @@ class Memory:
         recorder = active.recorder
         if recorder is not None:
             recorder.memory((_clock(), nbytes, live, recorder.step))
-
-    def release(self, nbytes: int) -> None:
-        self.allocated = live = self.allocated - nbytes
-        self.releases += 1
-        recorder = active.recorder
-        if recorder is not None:
-            recorder.memory((_clock(), -nbytes, live, recorder.step))
 
     def reset_peak(self) -> None:
         self.peak = self.allocated

@@ -117,7 +117,7 @@ class ProgramCache:
         identity = f"{key_text}|donated={tuple(donated)}|options={options}"
         key = hashlib.sha256("\n".join((*self.fingerprint(), identity)).encode()).hexdigest()
         with self._lock:
-            known = self.by_key.get(key)
+            known = self.by_key.get(key) if self.allowed else None
             if known is not None:
                 return known
             program = self._make(key, name, kind, ops, identity, compute, in_avals, donated)
@@ -130,7 +130,9 @@ class ProgramCache:
         compute: Callable[..., Any], in_avals: Sequence[Aval], donated: Sequence[int],
     ) -> Program:  # fmt: skip
         start = _clock()
-        entry = None if self.directory is None else self.directory.read(key)
+        entry = None
+        if self.directory is not None and self.allowed:
+            entry = self.directory.read(key)
         executable = None
         trace_ns = 0
         tier = Tier.COMPILED
@@ -156,7 +158,7 @@ class ProgramCache:
         end = _clock()
         index = next(self._indices)
         self._record(start, end, trace_ns, index, tier, name, identity)
-        if tier is Tier.COMPILED and self.directory is not None:
+        if tier is Tier.COMPILED and self.directory is not None and self.allowed:
             self.directory.write(key, entry.with_executable(executable.serialize()))
         in_bytes = [_nbytes(a) for a in in_avals]
         return Program(

@@ -25,7 +25,7 @@ storage_of = torch.Tensor.untyped_storage
 
 # The Meta kernel of as_strided makes an alias without checking bounds against the storage's
 # byte count, which is 0 for tensors made by `create_empty_tensor`. Bounds are checked by us.
-_as_strided_alias = torch.ops.aten.as_strided.default.redispatch
+as_strided_alias = torch.ops.aten.as_strided.default.redispatch
 view_alias = torch.ops.aten.view.default.redispatch
 _set_storage = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
 
@@ -38,7 +38,7 @@ _next_address = 1 << 40
 
 def alias(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int) -> torch.Tensor:
     """A tensor over the same storage with the given geometry (elements), unchecked."""
-    return cast(torch.Tensor, _as_strided_alias(META_KEYS, tensor, size, stride, storage_offset))
+    return cast(torch.Tensor, as_strided_alias(META_KEYS, tensor, size, stride, storage_offset))
 
 
 def new_storage(nbytes: int) -> torch.UntypedStorage:

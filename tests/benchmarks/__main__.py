@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         "--rounds", type=int, default=10, help="interleaved rounds per launch (default 10)"
     )
     parser.add_argument(
-        "--launches", type=int, default=3, help="fresh processes per pair (default 3)"
+        "--launches", type=int, default=2, help="fresh processes per pair (default 2)"
     )
     return parser
 

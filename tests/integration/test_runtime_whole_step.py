@@ -110,7 +110,6 @@ def test_data_made_inside_the_step_is_not_frozen() -> None:
     model = _model().to("tpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     source = iter(_batches(6))
-    seen = []
 
     def inner() -> torch.Tensor:
         x = next(source).to("tpu")
@@ -118,8 +117,7 @@ def test_data_made_inside_the_step_is_not_frozen() -> None:
         return total
 
     step = WholeStep(inner, (optimizer,))
-    for _ in range(6):
-        seen.append(float(step()))
+    seen = [float(step()) for _ in range(6)]
     host = _model()
     assert seen == pytest.approx([float(host(x).sum().detach()) for x in _batches(6)], rel=1e-4)
     assert step.replays == 0

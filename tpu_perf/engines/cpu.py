@@ -138,7 +138,7 @@ def _compiled(module: torch.nn.Module, plan: Plan) -> tuple[Any, _CompileCounter
     if plan.cache_dir is not None:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(plan.cache_dir, "inductor")
     # A compile pool's processes would take the cores of the rungs that are being timed.
-    config.compile_threads = 1
+    config.compile_threads = 2  # warm-up has the machine to itself
     counter = _CompileCounter()
     options = dict(plan.compiler_options) or None
     return torch.compile(module, dynamic=False, options=options), counter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import jax
 import torch
@@ -18,9 +18,6 @@ from tpu_perf.runtime.torch_private import (
     storage_of,
     tensor_over,
 )
-
-if TYPE_CHECKING:
-    from tpu_perf.runtime.segment import Segment
 
 Shape = tuple[int, ...]
 _clock = time.perf_counter_ns
@@ -73,6 +70,12 @@ class Spec:
         return spec
 
 
+class Pending(Protocol):
+    """What can still produce a buffer's value: a deferred segment, or a pack of scalars."""
+
+    def flush(self, reason: str) -> None: ...
+
+
 class Buffer:
     """The value behind a storage.
 
@@ -86,7 +89,7 @@ class Buffer:
     def __init__(self, array: jax.Array | None, spec: Spec) -> None:
         self.array = array
         self.spec = spec
-        self.segment: Segment | None = None
+        self.segment: Pending | None = None
         self.value = -1
         self.shared = False
         if array is None:

@@ -214,13 +214,10 @@ class Work:
 
     def program(self) -> tuple[Program, list[Any]]:
         """The program (compiled if it is new) and its arguments."""
-        return self.program_of_kind("segment")
-
-    def program_of_kind(self, kind: str) -> tuple[Program, list[Any]]:
         key = self.key()
         program = _programs.get(key)
         if program is None:
-            program = _programs[key] = self.build(kind)
+            program = _programs[key] = self.build()
         return program, [*self.inputs, *self.packed()]
 
     def store(self, outs: tuple[jax.Array, ...]) -> None:
@@ -235,14 +232,14 @@ class Work:
         cost microseconds apiece."""
         return pack(self.numbers, self.draws)
 
-    def build(self, kind: str, name: str | None = None) -> Program:
+    def build(self) -> Program:
         compute = replay(self.nodes, self.input_values, self.live_values, bool(self.draws))
         avals = [(tuple(a.shape), np.dtype(a.dtype)) for a in self.inputs]
         avals += [(p.shape, p.dtype) for p in self.packed()]
         first = self.nodes[0][0].op.removeprefix("aten::")
         return CACHE.build(
-            name=name or f"{kind}_{first}_{len(self.nodes)}",
-            kind=kind,
+            name=f"segment_{first}_{len(self.nodes)}",
+            kind="segment",
             ops=len(self.nodes),
             key_text=self.key_text(),
             compute=compute,

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from tpu_perf.errors import WorkloadError
 from tpu_perf.runtime.buffers import Buffer, Spec, buffer_of, wrap
 from tpu_perf.runtime.modes import STATE, EagerMode
+from tpu_perf.runtime.packed_step import PackedStep
 from tpu_perf.runtime.program_cache import Program, user_line
 from tpu_perf.runtime.random_numbers import GENERATOR
 from tpu_perf.runtime.segment import Segment, Work, flush_all, pack, set_current_segment
@@ -70,11 +71,9 @@ class _Recording:
         self.program_key = work.key()
         self.numbers = list(work.numbers)
         self.output_spec = spec
-        by_array = {id(b.array): b for b in _buffers_of(leaves)}
         arguments = {id(b): i for i, b in enumerate(_buffers_of(leaves))}
         uploads = {id(b): source for b, source in _uploads}
         hosts = {id(leaf): i for i, leaf in enumerate(leaves)}
-        del by_array
         self.sources: list[tuple[str, Any]] = []
         for array, holder in zip(work.inputs, work.input_buffers, strict=True):
             source = uploads.get(id(holder))
@@ -138,6 +137,7 @@ class WholeStep:
         self._last: _Recording | None = None
         self._guard: Any = None
         self._replay: _Replay | None = None
+        self._drops_gradients = False
         for optimizer in optimizers:
             self.notes += make_capturable(optimizer)
 
@@ -165,15 +165,18 @@ class WholeStep:
 
     def _record(self, args: Any, leaves: list[Any], guard: Any) -> Any:
         self.recordings += 1
+        before_gradients = [buffer_of(p.grad) for p in self._parameters() if p.grad is not None]
         segment = Segment()
         segment.cuts_on_repeats = False
         with _recording(segment):
             result = self.step(*args)
         outputs, spec = tree_flatten(result)
+        self._let_gradients_go(segment, before_gradients)
         work = segment.take_work()
         recording = _Recording(work, leaves, outputs, spec)
-        program, arguments = work.program_of_kind("step")
-        work.store(program.run(*arguments))
+        packed = PackedStep(work, {i for i in recording.results if i is not None})
+        program = packed.program()
+        packed.run_once(program)
         before = self._last
         self._last = recording
         self._replay = None
@@ -182,30 +185,47 @@ class WholeStep:
         else:
             self.why_recorded = recording.differs_from(before)
             if self.why_recorded is None:
-                self._replay = _Replay(recording, program)
+                self._replay = _Replay(recording, packed, program)
         self._guard = guard
         return result
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
+
+    def _let_gradients_go(self, segment: Segment, before: list[Buffer]) -> None:
+        """Gradients that the next step does not read are not brought out of the program: they
+        would double what it writes. Whether it reads them shows in the second recording."""
+        if before and not self._drops_gradients:
+            read = {id(buffer) for buffer in segment.input_buffers}
+            self._drops_gradients = not any(id(buffer) in read for buffer in before)
+            if self._drops_gradients:
+                self.notes.append(
+                    "gradients live inside the step: p.grad is None after it, as no step reads it"
+                )
+        if self._drops_gradients:
+            for parameter in self._parameters():
+                parameter.grad = None
 
 
 class _Replay:
     """Runs the program of a recording on the state as it is now."""
 
-    def __init__(self, recording: _Recording, program: Program) -> None:
+    def __init__(self, recording: _Recording, packed: PackedStep, program: Program) -> None:
         work = recording.work
         self.call = program.run
-        self.sources = recording.sources
-        self.state = [s[1] if s[0] == "state" else None for s in recording.sources]
+        self.pack = packed.pack if packed.packed_in else None
+        self.sources = [recording.sources[i] for i in packed.inputs]
+        self.state = [s[1] if s[0] == "state" else None for s in self.sources]
         self.numbers = pack(recording.numbers, [])
         self.first_draw = work.draws[0] if work.draws else 0
         self.draws = [d - self.first_draw for d in work.draws]
-        self.live = work.live
         returned = {i for i in recording.results if i is not None}
-        self.fills = [(i, b) for i, b in enumerate(work.live) if i not in returned]
-        self.results = recording.results
+        self.fills = [(k, work.live[j]) for k, j in enumerate(packed.outputs) if j not in returned]
+        place = {j: k for k, j in enumerate(packed.outputs)}
+        self.results = [None if i is None else place[i] for i in recording.results]
         self.outputs = recording.outputs
         self.spec = recording.output_spec
-        self.specs: list[Spec] = [b.spec for b in work.live]
-        self.plain = all(b is not None for b in self.state)
+        self.specs: list[Spec] = [work.live[j].spec for j in packed.outputs]
         # Returned tensors belong to the user: later steps return new ones.
         self.views = [
             (tuple(o.shape), tuple(o.stride()), o.storage_offset())
@@ -219,13 +239,19 @@ class _Replay:
             else self._argument(i, leaves)
             for i, b in enumerate(self.state)
         ]  # fmt: skip
+        pack = self.pack
+        if pack is not None:
+            arguments.append(pack.take())
         arguments += self.numbers
         if self.draws:
             seed, first = GENERATOR.take(len(self.draws))
             arguments.append(_draw_words(seed, first, self.draws))
         outs = self.call(*arguments)
         for i, buffer in self.fills:
-            buffer.fill(outs[i])
+            buffer.array = outs[i]  # counted and unshared since the recording
+            buffer.segment = None
+        if pack is not None:
+            pack.hold(outs[-1])
         results = []
         for position, output, view in zip(self.results, self.outputs, self.views, strict=True):
             if position is None or view is None:

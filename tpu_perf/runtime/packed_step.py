@@ -1,0 +1,118 @@
+"""The program of a whole step with its scalar state (one step count a parameter) in one vector.
+
+A program argument and a result cost about a microsecond each, and a capturable optimizer has a
+0-dim tensor for every parameter. They travel as one array; a tensor that somebody reads in between
+is unpacked then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tpu_perf.runtime.buffers import Buffer
+from tpu_perf.runtime.jax_private import put
+from tpu_perf.runtime.program_cache import CACHE, Program
+from tpu_perf.runtime.segment import Work, replay
+
+
+class ScalarPack:
+    """Values of several scalar buffers in one vector; stands in as their pending segment."""
+
+    def __init__(self, buffers: list[Buffer]) -> None:
+        self.buffers = buffers
+        self.array: jax.Array | None = None
+
+    def flush(self, reason: str) -> None:
+        """Give every buffer that still relies on the vector an array of its own."""
+        host = np.asarray(self.array)
+        for value, buffer in zip(host, self.buffers, strict=True):
+            if buffer.segment is self:
+                buffer.segment = None
+                buffer.fill(put(np.array(value)))
+
+    def take(self) -> Any:
+        """The vector, to be donated."""
+        if self.array is not None and all(b.segment is self for b in self.buffers):
+            return self.array
+        return put(np.stack([np.asarray(b.ready("unknown")) for b in self.buffers]))
+
+    def hold(self, array: jax.Array) -> None:
+        self.array = array
+        for buffer in self.buffers:
+            buffer.segment = self
+
+
+class PackedStep:
+    """How the inputs and wanted values of a recorded step map to those of its program."""
+
+    def __init__(self, work: Work, returned: set[int]) -> None:
+        self.work = work
+        position = {id(b): j for j, b in enumerate(work.live) if j not in returned}
+        chosen = [
+            i
+            for i in work.donated
+            if work.inputs[i].shape == ()
+            and work.inputs[i].dtype == np.float32
+            and id(work.input_buffers[i]) in position
+        ]
+        self.packed_in = tuple(chosen) if len(chosen) > 1 else ()
+        self.packed_out = tuple(position[id(work.input_buffers[i])] for i in self.packed_in)
+        self.inputs = [i for i in range(len(work.inputs)) if i not in self.packed_in]
+        self.outputs = [j for j in range(len(work.live)) if j not in self.packed_out]
+        self.pack = ScalarPack([work.live[j] for j in self.packed_out])
+
+    def program(self) -> Program:
+        work = self.work
+        avals = [(tuple(work.inputs[i].shape), np.dtype(work.inputs[i].dtype)) for i in self.inputs]
+        donated = [k for k, i in enumerate(self.inputs) if i in work.donated]
+        if self.packed_in:
+            donated.append(len(avals))
+            avals.append(((len(self.packed_in),), np.dtype(np.float32)))
+        avals += [(p.shape, p.dtype) for p in work.packed()]
+        return CACHE.build(
+            name=f"step_{len(work.nodes)}", kind="step", ops=len(work.nodes),
+            key_text=f"{work.key_text()}\npacked {self.packed_in} {self.packed_out}",
+            compute=self._compute(), in_avals=avals, donated=donated,
+        )  # fmt: skip
+
+    def _compute(self) -> Callable[..., tuple[jax.Array, ...]]:
+        work = self.work
+        inner = replay(work.nodes, work.input_values, work.live_values, bool(work.draws))
+        inputs, outputs = self.inputs, self.outputs
+        packed_in, packed_out = self.packed_in, self.packed_out
+
+        def run(*arguments: jax.Array) -> tuple[jax.Array, ...]:
+            rest = len(inputs)
+            values: list[Any] = [None] * (rest + len(packed_in))
+            for i, value in zip(inputs, arguments, strict=False):
+                values[i] = value
+            if packed_in:
+                for k, i in enumerate(packed_in):
+                    values[i] = arguments[rest][k]
+                rest += 1
+            outs = inner(*values, *arguments[rest:])
+            results = tuple(outs[j] for j in outputs)
+            return (*results, jnp.stack([outs[j] for j in packed_out])) if packed_out else results
+
+        return run
+
+    def run_once(self, program: Program) -> None:
+        """Run the recorded step itself and store its results."""
+        work = self.work
+        arguments: list[Any] = [work.inputs[i] for i in self.inputs]
+        if self.packed_in:
+            arguments.append(put(np.stack([np.asarray(work.inputs[i]) for i in self.packed_in])))
+        outs = program.run(*arguments, *work.packed())
+        for j, array in zip(self.outputs, outs, strict=False):
+            buffer = work.live[j]
+            buffer.segment, buffer.value = None, -1
+            buffer.fill(array)
+        if self.packed_in:
+            for buffer in self.pack.buffers:
+                buffer.value = -1
+            self.pack.hold(outs[-1])

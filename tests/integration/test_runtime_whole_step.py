@@ -159,3 +159,36 @@ def test_reading_a_value_inside_is_refused_with_the_line() -> None:
         WholeStep(inner)(torch.ones(3, device="tpu"))
     # The device works on as before.
     assert (torch.ones(3, device="tpu") + 1).sum().item() == 6
+
+
+def test_optimizer_state_can_be_read_and_written_between_steps() -> None:
+    batches = _batches(10)
+    model = _model().to("tpu")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    step = WholeStep(_step_of(model, optimizer), (optimizer,))
+    losses = []
+    for i, x in enumerate(batches):
+        losses.append(float(step(x.to("tpu"))))
+        counts = [state["step"] for state in optimizer.state.values()]
+        if i == 5:
+            assert [c.item() for c in counts] == [6.0] * 4
+        if i == 7:
+            counts[0].fill_(8.0)  # what it is already, written anew
+    assert losses == pytest.approx(_reference(batches), rel=1e-4)
+
+
+def test_gradients_that_accumulate_over_steps_are_kept() -> None:
+    def run(device: str) -> list[float]:
+        model = _model().to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+        def inner(x: torch.Tensor) -> torch.Tensor:
+            loss: torch.Tensor = model(x).square().mean()
+            loss.backward()  # nothing zeroes the gradients: they add up
+            optimizer.step()
+            return loss.detach()
+
+        step = WholeStep(inner, (optimizer,)) if device == "tpu" else inner
+        return [float(step(x.to(device))) for x in _batches(7)]
+
+    assert run("tpu") == pytest.approx(run("cpu"), rel=1e-4)

@@ -73,7 +73,8 @@ def test_steady_steps_run_one_program_without_python() -> None:
 
 
 def test_state_is_donated() -> None:
-    model = _model().to("tpu")
+    # Larger than what travels in the vector of small state.
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2048), torch.nn.Linear(2048, 1)).to("tpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     step = WholeStep(_step_of(model, optimizer), (optimizer,))
     for x in _batches(4):

@@ -71,7 +71,7 @@ class Spec:
 
 
 class Pending(Protocol):
-    """What can still produce a buffer's value: a deferred segment, or a pack of scalars."""
+    """What can still produce a buffer's value: a deferred segment, or a pack of small state."""
 
     def flush(self, reason: str) -> None: ...
 

@@ -1,12 +1,13 @@
-"""The program of a whole step with its scalar state (one step count a parameter) in one vector.
+"""The program of a whole step with its small state (step counts, norms, biases) in one vector.
 
-A program argument and a result cost about a microsecond each, and a capturable optimizer has a
-0-dim tensor for every parameter. They travel as one array; a tensor that somebody reads in between
-is unpacked then.
+A program argument and a result cost the host one to three microseconds each, and a model with its
+optimizer has hundreds of small tensors. They travel as one array; a tensor that somebody reads in
+between is unpacked then.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,9 +20,12 @@ from tpu_perf.runtime.jax_private import put
 from tpu_perf.runtime.program_cache import CACHE, Program
 from tpu_perf.runtime.segment import Work, replay
 
+#: Elements up to which a tensor travels in the vector. Above, copying costs more than passing.
+SMALL = 4096
 
-class ScalarPack:
-    """Values of several scalar buffers in one vector; stands in as their pending segment."""
+
+class StatePack:
+    """Values of several small buffers in one vector; stands in as their pending segment."""
 
     def __init__(self, buffers: list[Buffer]) -> None:
         self.buffers = buffers
@@ -30,21 +34,30 @@ class ScalarPack:
     def flush(self, reason: str) -> None:
         """Give every buffer that still relies on the vector an array of its own."""
         host = np.asarray(self.array)
-        for value, buffer in zip(host, self.buffers, strict=True):
+        start = 0
+        for buffer in self.buffers:
+            end = start + buffer.spec.numel
             if buffer.segment is self:
                 buffer.segment = None
-                buffer.fill(put(np.array(value)))
+                buffer.fill(put(host[start:end].reshape(buffer.spec.shape).copy()))
+            start = end
 
     def take(self) -> Any:
         """The vector, to be donated."""
         if self.array is not None and all(b.segment is self for b in self.buffers):
             return self.array
-        return put(np.stack([np.asarray(b.ready("unknown")) for b in self.buffers]))
+        return joined([b.ready("unknown") for b in self.buffers])
 
     def hold(self, array: jax.Array) -> None:
         self.array = array
         for buffer in self.buffers:
             buffer.segment = self
+            buffer.array = None
+
+
+def joined(arrays: list[jax.Array]) -> jax.Array:
+    """Small arrays, copied end to end into one vector."""
+    return put(np.concatenate([np.asarray(a).reshape(-1) for a in arrays]))
 
 
 class PackedStep:
@@ -56,7 +69,7 @@ class PackedStep:
         chosen = [
             i
             for i in work.donated
-            if work.inputs[i].shape == ()
+            if work.inputs[i].size <= SMALL
             and work.inputs[i].dtype == np.float32
             and id(work.input_buffers[i]) in position
         ]
@@ -64,7 +77,7 @@ class PackedStep:
         self.packed_out = tuple(position[id(work.input_buffers[i])] for i in self.packed_in)
         self.inputs = [i for i in range(len(work.inputs)) if i not in self.packed_in]
         self.outputs = [j for j in range(len(work.live)) if j not in self.packed_out]
-        self.pack = ScalarPack([work.live[j] for j in self.packed_out])
+        self.pack = StatePack([work.live[j] for j in self.packed_out])
 
     def program(self) -> Program:
         work = self.work
@@ -72,7 +85,8 @@ class PackedStep:
         donated = [k for k, i in enumerate(self.inputs) if i in work.donated]
         if self.packed_in:
             donated.append(len(avals))
-            avals.append(((len(self.packed_in),), np.dtype(np.float32)))
+            length = sum(work.inputs[i].size for i in self.packed_in)
+            avals.append(((length,), np.dtype(np.float32)))
         avals += [(p.shape, p.dtype) for p in work.packed()]
         return CACHE.build(
             name=f"step_{len(work.nodes)}", kind="step", ops=len(work.nodes),
@@ -85,6 +99,7 @@ class PackedStep:
         inner = replay(work.nodes, work.input_values, work.live_values, bool(work.draws))
         inputs, outputs = self.inputs, self.outputs
         packed_in, packed_out = self.packed_in, self.packed_out
+        shapes = [tuple(work.inputs[i].shape) for i in packed_in]
 
         def run(*arguments: jax.Array) -> tuple[jax.Array, ...]:
             rest = len(inputs)
@@ -92,12 +107,17 @@ class PackedStep:
             for i, value in zip(inputs, arguments, strict=False):
                 values[i] = value
             if packed_in:
-                for k, i in enumerate(packed_in):
-                    values[i] = arguments[rest][k]
+                start = 0
+                for i, shape in zip(packed_in, shapes, strict=True):
+                    end = start + math.prod(shape)
+                    values[i] = arguments[rest][start:end].reshape(shape)
+                    start = end
                 rest += 1
             outs = inner(*values, *arguments[rest:])
             results = tuple(outs[j] for j in outputs)
-            return (*results, jnp.stack([outs[j] for j in packed_out])) if packed_out else results
+            if not packed_out:
+                return results
+            return (*results, jnp.concatenate([outs[j].reshape(-1) for j in packed_out]))
 
         return run
 
@@ -106,7 +126,7 @@ class PackedStep:
         work = self.work
         arguments: list[Any] = [work.inputs[i] for i in self.inputs]
         if self.packed_in:
-            arguments.append(put(np.stack([np.asarray(work.inputs[i]) for i in self.packed_in])))
+            arguments.append(joined([work.inputs[i] for i in self.packed_in]))
         outs = program.run(*arguments, *work.packed())
         for j, array in zip(self.outputs, outs, strict=False):
             buffer = work.live[j]

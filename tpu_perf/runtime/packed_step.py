@@ -30,6 +30,7 @@ class StatePack:
     def __init__(self, buffers: list[Buffer]) -> None:
         self.buffers = buffers
         self.array: jax.Array | None = None
+        self._intact = False
 
     def flush(self, reason: str) -> None:
         """Give every buffer that still relies on the vector an array of its own."""
@@ -44,12 +45,16 @@ class StatePack:
 
     def take(self) -> Any:
         """The vector, to be donated."""
-        if self.array is not None and all(b.segment is self for b in self.buffers):
+        self._intact = self.array is not None and all(b.segment is self for b in self.buffers)
+        if self._intact:
             return self.array
         return joined([b.ready("unknown") for b in self.buffers])
 
     def hold(self, array: jax.Array) -> None:
         self.array = array
+        if self._intact:
+            return
+        self._intact = True
         for buffer in self.buffers:
             buffer.segment = self
             buffer.array = None

@@ -9,6 +9,7 @@ import torch
 
 import tpu_perf.runtime.device  # noqa: F401 - loads device "tpu"
 from tpu_perf.errors import WorkloadError
+from tpu_perf.runtime.buffers import buffer_of
 from tpu_perf.runtime.program_cache import CACHE
 from tpu_perf.runtime.whole_step import WholeStep
 
@@ -74,12 +75,13 @@ def test_steady_steps_run_one_program_without_python() -> None:
 
 def test_state_is_donated() -> None:
     # Larger than what travels in the vector of small state.
-    model = torch.nn.Sequential(torch.nn.Linear(4, 2048), torch.nn.Linear(2048, 1)).to("tpu")
+    wide = torch.nn.Linear(4, 2048)
+    model = torch.nn.Sequential(wide, torch.nn.Linear(2048, 1)).to("tpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     step = WholeStep(_step_of(model, optimizer), (optimizer,))
     for x in _batches(4):
         step(x.to("tpu"))
-    weight = model[0].weight.untyped_storage()._buffer.array  # type: ignore[index]
+    weight = buffer_of(wide.weight).ready()
     step(_batches(1)[0].to("tpu"))
     assert weight.is_deleted()
 

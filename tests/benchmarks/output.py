@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tests.benchmarks.rows import Row
@@ -63,10 +64,11 @@ def _cpu_name() -> str:
 
 def print_table(results: list[Result], described: dict[str, Any]) -> None:
     """The results for a person, on standard output."""
+    console = Console(width=None if os.isatty(1) else 100)
     table = Table(
         title=f"{described['cpu']}, {described['cores']} cores", title_justify="left", box=None
     )
-    table.add_column("what")
+    table.add_column("what", ratio=1)
     for heading in ("ratio", "95 % interval", "must be", "holds"):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
@@ -78,5 +80,6 @@ def print_table(results: list[Result], described: dict[str, Any]) -> None:
             f"{sign} {result.row.limit:g}",
             {True: "yes", False: "[bold red]no[/]", None: "?"}[result.holds],
         )
-        table.add_row(f"  [dim]{result.row.name}: {result.note}[/]")
-    Console(width=None if os.isatty(1) else 100).print(table)
+    console.print(table)
+    for result in results:
+        console.print(f"[dim]{result.row.name}:[/] {escape(result.note)}", highlight=False)

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from tpu_perf.record.events import EVENT_KINDS, PROGRAM_COLUMNS, STEP_COLUMNS, Tier
 from tpu_perf.record.ladder import Ladder, LadderRung
 from tpu_perf.record.plan import OptimizerPlan, Plan, SamplingPlan, WorkloadPlan
 from tpu_perf.record.run import Environment, Facts, Run, Status
-from tpu_perf.record.store import RunWriter, arrow_schema, write_ladder
+from tpu_perf.record.store import RunWriter, table_of_rows, write_ladder
 
 MS = 1_000_000  # one millisecond in ns
 ROUNDS = 6
@@ -156,18 +154,6 @@ PROGRAMS: tuple[tuple[Any, ...], ...] = (
 )
 
 
-def table(columns: tuple[tuple[str, Any], ...], rows: Sequence[tuple[Any, ...]]) -> pa.Table:
-    schema = arrow_schema(columns)
-    arrays = []
-    for index, (_, kind) in enumerate(columns):
-        values = [row[index] for row in rows]
-        if kind == "string":
-            arrays.append(pa.array(values, type=pa.string()).dictionary_encode())
-        else:
-            arrays.append(pa.array(values, type=schema.field(index).type))
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
 def write_run(
     directory: Path,
     timeline: Timeline,
@@ -181,11 +167,14 @@ def write_run(
     directory.parent.mkdir(parents=True, exist_ok=True)
     writer = RunWriter(directory)
     writer.write_events(
-        {name: table(EVENT_KINDS[name].columns, rows) for name, rows in timeline.events.items()}
+        {
+            name: table_of_rows(EVENT_KINDS[name].columns, rows)
+            for name, rows in timeline.events.items()
+        }
     )
-    writer.write_steps(table(STEP_COLUMNS, timeline.steps))
+    writer.write_steps(table_of_rows(STEP_COLUMNS, timeline.steps))
     if programs:
-        writer.write_programs(table(PROGRAM_COLUMNS, programs))
+        writer.write_programs(table_of_rows(PROGRAM_COLUMNS, programs))
     if run is None:
         run = Run(
             plan=plan(directory.name, **changes),

@@ -7,12 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-CONFIDENCE = 0.95
-RESAMPLES = 4_000
-#: Fixed, so that the same samples give the same interval.
-SEED = 20_250_802
-#: With fewer rounds the interval is their whole range.
-MIN_FOR_BOOTSTRAP = 5
+from tpu_perf.analysis.intervals import median_with_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +30,12 @@ def median_ratio(ratios: Sequence[float]) -> Ratio:
     Rounds are the unit because drift hits both contenders of a round alike, and steps of one
     burst are not independent.
     """
-    from scipy.stats import bootstrap
-
-    values = np.asarray(ratios, dtype=np.float64)
-    if values.size == 0:
+    if not ratios:
         raise ValueError("no rounds")
-    median, low, high = (float(f(values)) for f in (np.median, np.min, np.max))
-    if values.size < MIN_FOR_BOOTSTRAP or low == high:
-        return Ratio(median, low, high)
-    bounds = bootstrap(
-        (values,),
-        np.median,
-        confidence_level=CONFIDENCE,
-        n_resamples=RESAMPLES,
-        method="percentile",
-        rng=np.random.default_rng(SEED),
-    ).confidence_interval
-    return Ratio(median, float(bounds.low), float(bounds.high))
+    found = median_with_interval(ratios)
+    if found.low is None or found.high is None:  # too few rounds: their whole range
+        return Ratio(found.value, min(ratios), max(ratios))
+    return Ratio(found.value, found.low, found.high)
 
 
 def holds(ratio: Ratio, limit: float, at_least: bool) -> bool:

@@ -48,10 +48,7 @@ class CpuSession:
         pass
 
     def outcome(self) -> StepOutcome:
-        if self._last is None:
-            return StepOutcome(loss=None, grad_norm=None)
-        loss, norm = self._last
-        return StepOutcome(loss=float(loss), grad_norm=None if norm is None else float(norm))
+        return StepOutcome.read(self._last)
 
     def compile_count(self) -> int:
         return 0 if self._compiles is None else self._compiles.count

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
 from tpu_perf.record.plan import Plan
 from tpu_perf.registry import Registry
 from tpu_perf.workloads.interface import BuiltWorkload
+
+if TYPE_CHECKING:
+    import torch
 
 
 class RungUnavailable(Exception):
@@ -28,6 +31,14 @@ class StepOutcome:
 
     loss: float | None
     grad_norm: float | None
+
+    @classmethod
+    def read(cls, last: tuple[torch.Tensor, torch.Tensor | None] | None) -> StepOutcome:
+        """Loss and gradient norm of the last step, read from their 0-dim tensors."""
+        if last is None:
+            return cls(loss=None, grad_norm=None)
+        loss, norm = last
+        return cls(loss=float(loss), grad_norm=None if norm is None else float(norm))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from tpu_perf.engines.interface import (
 )
 from tpu_perf.record.events import PROGRAM_COLUMNS
 from tpu_perf.record.plan import Mode, Plan
-from tpu_perf.record.store import arrow_schema, write_json
+from tpu_perf.record.store import table_of_rows, write_json
 from tpu_perf.workloads.interface import Batch, BuiltWorkload
 
 if TYPE_CHECKING:
@@ -67,10 +67,7 @@ class XlaSession:
             raise
 
     def outcome(self) -> StepOutcome:
-        if self._last is None:
-            return StepOutcome(loss=None, grad_norm=None)
-        loss, norm = self._last
-        return StepOutcome(loss=float(loss), grad_norm=None if norm is None else float(norm))
+        return StepOutcome.read(self._last)
 
     def compile_count(self) -> int:
         return self._cache.misses
@@ -106,8 +103,6 @@ class XlaSession:
         )
 
     def programs(self) -> pa.Table | None:
-        import pyarrow as pa
-
         rows = []
         for program in self._cache.programs:
             cost = program.executable.cost()
@@ -119,15 +114,7 @@ class XlaSession:
                     *(program.executable.temp_bytes(), program.donated_bytes),
                 )
             )
-        schema = arrow_schema(PROGRAM_COLUMNS)
-        columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-        arrays = [
-            pa.array(values, pa.string()).dictionary_encode()
-            if pa.types.is_dictionary(field.type)
-            else pa.array(values, field.type)
-            for values, field in zip(columns, schema, strict=True)
-        ]
-        return pa.Table.from_arrays(arrays, schema=schema)
+        return table_of_rows(PROGRAM_COLUMNS, rows)
 
     def write_programs(self, directory: Path) -> None:
         import zstandard

@@ -11,8 +11,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import pyarrow as pa
-
 from tpu_perf.engines.interface import ENGINES, Session
 from tpu_perf.ladder.environment import describe_environment
 from tpu_perf.ladder.protocol import Message, WorkerSide
@@ -20,7 +18,7 @@ from tpu_perf.ladder.sampling import judge_warmth
 from tpu_perf.record.events import STEP_COLUMNS
 from tpu_perf.record.plan import Plan
 from tpu_perf.record.run import Facts, Run
-from tpu_perf.record.store import RunWriter, arrow_schema
+from tpu_perf.record.store import RunWriter, table_of_rows
 from tpu_perf.recorder import Recorder, record_into
 from tpu_perf.workloads.interface import WORKLOADS
 
@@ -170,15 +168,7 @@ class RungJob:
     def save_tables(self) -> None:
         """Write what was recorded so far; called only while nothing is timed."""
         self._writer.write_events(self._recorder.drain())
-        schema = arrow_schema(STEP_COLUMNS)
-        columns = list(zip(*self._rows, strict=True)) or [()] * len(schema)
-        arrays = [
-            pa.array(values, type=pa.string()).dictionary_encode()
-            if pa.types.is_dictionary(field.type)
-            else pa.array(values, type=field.type)
-            for values, field in zip(columns, schema, strict=True)
-        ]
-        self._writer.write_steps(pa.Table.from_arrays(arrays, schema=schema))
+        self._writer.write_steps(table_of_rows(STEP_COLUMNS, self._rows))
 
     def _step(self, phase: str, round_index: int) -> tuple[float, int]:
         """One fenced step; returns its seconds and how many programs it compiled."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,21 @@ _PANDAS_TYPES: dict[ColumnType, str] = {
 def arrow_schema(columns: tuple[tuple[str, ColumnType], ...]) -> pa.Schema:
     """The Parquet schema of a table with these columns."""
     return pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in columns])
+
+
+def table_of_rows(
+    columns: tuple[tuple[str, ColumnType], ...], rows: Sequence[tuple[Any, ...]]
+) -> pa.Table:
+    """Rows in column order as a table; strings are dictionary-encoded."""
+    schema = arrow_schema(columns)
+    values = list(zip(*rows, strict=True)) or [()] * len(columns)
+    arrays = [
+        pa.array(column, type=pa.string()).dictionary_encode()
+        if kind == "string"
+        else pa.array(column, type=field.type)
+        for column, (_, kind), field in zip(values, columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:

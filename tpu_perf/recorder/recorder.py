@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tpu_perf.record.events import EVENT_KINDS, EventKind
-from tpu_perf.record.store import arrow_schema
+from tpu_perf.record.events import EVENT_KINDS
+from tpu_perf.record.store import table_of_rows
 
 #: Events of one kind held as tuples before `settle` turns them into columns.
 SETTLE_AT = 100_000
@@ -57,7 +57,7 @@ class Recorder:
         self._limit = pending_limit
         self._pending: dict[str, list[tuple[Any, ...]]] = {}
         self._drops: dict[str, _DropCounter] = {}
-        self._settled: dict[str, list[pa.RecordBatch]] = {name: [] for name in EVENT_KINDS}
+        self._settled: dict[str, list[pa.Table]] = {name: [] for name in EVENT_KINDS}
         self._counts: dict[str, int] = dict.fromkeys(EVENT_KINDS, 0)
         for name in EVENT_KINDS:
             self._drops[name] = _DropCounter()
@@ -86,7 +86,7 @@ class Recorder:
             del rows[self._limit :]
         if rows:
             self._counts[name] += len(rows)
-            self._settled[name].append(_columns(EVENT_KINDS[name], rows))
+            self._settled[name].append(table_of_rows(EVENT_KINDS[name].columns, rows))
 
     @property
     def dropped_events(self) -> int:
@@ -102,8 +102,8 @@ class Recorder:
         tables = {}
         for name, kind in EVENT_KINDS.items():
             self._settle(name)
-            batches, self._settled[name] = self._settled[name], []
-            tables[name] = pa.Table.from_batches(batches, schema=arrow_schema(kind.columns))
+            parts, self._settled[name] = self._settled[name], []
+            tables[name] = pa.concat_tables(parts or [table_of_rows(kind.columns, [])])
         return tables
 
     def cost_per_event_ns(self, samples: int = 20_000) -> float:
@@ -120,18 +120,6 @@ class Recorder:
         for _ in range(samples):
             pass
         return (with_events - (clock() - start)) / samples
-
-
-def _columns(kind: EventKind, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    schema = arrow_schema(kind.columns)
-    columns = zip(*rows, strict=True)
-    arrays = []
-    for (_, column_type), values in zip(kind.columns, columns, strict=True):
-        if column_type == "string":
-            arrays.append(pa.array(values, type=pa.string()).dictionary_encode())
-        else:
-            arrays.append(pa.array(values, type=schema.field(len(arrays)).type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class _Active:

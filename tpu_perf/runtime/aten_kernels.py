@@ -242,10 +242,6 @@ def _replace(buffer: Buffer, host: Tensor) -> None:
 
 @by_hand("_local_scalar_dense")
 def local_scalar_dense(self: Tensor) -> Any:
-    if STATE.capturing:
-        from tpu_perf.runtime.whole_step import refuse_read
-
-        refuse_read()
     return to_host(self, "item()").item()
 
 
@@ -335,7 +331,7 @@ def index(self: Tensor, indices: Any) -> Tensor:
 
 @by_hand("index_put_")
 def index_put_(self: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
-    _kernel("index_put_")(self, _masks_or_positions(self, indices, values), values, accumulate)
+    _kernel("index_put_")(self, _masks_or_positions(indices, values), values, accumulate)
     return self
 
 
@@ -351,7 +347,7 @@ def _positions(indices: Any) -> list[Tensor | None]:
     return found
 
 
-def _masks_or_positions(self: Tensor, indices: Any, values: Tensor) -> Any:
+def _masks_or_positions(indices: Any, values: Tensor) -> Any:
     """Writing one value through a mask needs no positions; writing rows does."""
     return indices if values.numel() == 1 else _positions(indices)
 
@@ -362,41 +358,3 @@ def masked_select(self: Tensor, mask: Tensor) -> Tensor:
     where = nonzero(mask.reshape(-1)).squeeze(1)
     chosen: Tensor = wide.reshape(-1).index_select(0, where)
     return chosen
-
-
-def scaled_dot_product_attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
-    is_causal: bool = False, *, scale: Any = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
-    """Attention as one program where shapes allow, else torch's own composition of ops.
-
-    Registered above autograd, because torch asks only C++ backends which kernel they prefer.
-    """
-    grouped = query.shape[-3] == key.shape[-3] or enable_gqa
-    if (
-        query.dim() == key.dim() == value.dim() == 4
-        and grouped
-        and query.is_floating_point()
-        and not (attn_mask is not None and attn_mask.requires_grad)
-    ):
-        if not 0.0 <= dropout_p <= 1.0:
-            raise RuntimeError(
-                f"dropout probability has to be between 0 and 1, but got {dropout_p}"
-            )
-        if attn_mask is not None and is_causal:
-            raise RuntimeError("attn_mask must not be given with is_causal=True")
-        result: Tensor = aten._scaled_dot_product_fused_attention_overrideable(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale
-        )[0]
-        return result
-    composed: Tensor = aten._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale,
-        enable_gqa=enable_gqa,
-    )[0]  # fmt: skip
-    return composed
-
-
-#: Kernels above autograd, for composite ops that are better taken whole.
-ABOVE_AUTOGRAD: dict[str, Callable[..., Any]] = {
-    "scaled_dot_product_attention": scaled_dot_product_attention,
-}

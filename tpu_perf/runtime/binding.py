@@ -17,6 +17,7 @@ from tpu_perf.runtime.signatures import (
     TENSOR,
     TENSORS,
     Signature,
+    is_default,
 )
 
 Tensor = torch.Tensor
@@ -81,7 +82,7 @@ def bind(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _bind_number(bound: Bound, key: list[Any], value: Any, default: Any) -> None:
-    if value is None or (value == default and type(value) is type(default)):
+    if is_default(value, default):
         key.append(value)
         return
     if value.__class__ not in _NUMBERS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import torch
@@ -157,10 +157,9 @@ def buffer_of(tensor: torch.Tensor) -> Buffer:
     device, such as torch.UntypedStorage(n, device="tpu")).
     """
     storage = storage_of(tensor)
-    try:
-        return storage._buffer  # type: ignore[no-any-return, attr-defined]
-    except AttributeError:
-        pass
+    found: Buffer | None = getattr(storage, "_buffer", None)
+    if found is not None:
+        return found
     if tensor.device.type != "tpu":
         raise RuntimeError(
             f"expected all tensors on device tpu, but found one of shape {list(tensor.shape)} on "
@@ -185,13 +184,6 @@ def wrap(array: jax.Array | None, spec: Spec) -> torch.Tensor:
     tensor: torch.Tensor = create_empty_tensor(spec.shape, spec.dtype)
     storage_of(tensor)._buffer = Buffer(array, spec)  # type: ignore[attr-defined]
     return tensor
-
-
-def wrap_strided(array: jax.Array | None, spec: Spec, size: Any, stride: Any) -> torch.Tensor:
-    """As `wrap`, seen with a dense but permuted geometry."""
-    from tpu_perf.runtime.torch_private import alias
-
-    return alias(wrap(array, spec), size, stride, 0)
 
 
 def allocate(shape: Shape, dtype: torch.dtype, stride: Shape | None = None) -> torch.Tensor:

@@ -16,8 +16,9 @@ import jax
 import numpy as np
 import torch
 
-from tpu_perf.runtime.buffers import Spec
+from tpu_perf.runtime.buffers import Spec, wrap
 from tpu_perf.runtime.dtypes import numpy_dtype
+from tpu_perf.runtime.torch_private import alias
 
 _uids = itertools.count()
 #: Every plan of the process; they live as long as it does.
@@ -36,6 +37,11 @@ class Fresh:
     size: tuple[int, ...]
     stride: tuple[int, ...]
     contiguous: bool
+
+    def tensor(self, array: jax.Array | None) -> torch.Tensor:
+        """The output over its array, or over a value still to come."""
+        made = wrap(array, self.spec)
+        return made if self.contiguous else alias(made, self.size, self.stride, 0)
 
 
 @dataclass(eq=False, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import torch
@@ -11,12 +11,11 @@ from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from tpu_perf.runtime.argument_layout import Layout
 from tpu_perf.runtime.binding import Bound
+from tpu_perf.runtime.graph import GraphEvaluator, missing_ops, table_name
 from tpu_perf.runtime.lowerings.registry import TABLE, Number
-from tpu_perf.runtime.signatures import Signature, functional_form
-
-if TYPE_CHECKING:
-    from tpu_perf.runtime.plan_building import _Layout
+from tpu_perf.runtime.signatures import Signature
 
 _table: dict[Any, Callable[..., Any]] | None = None
 
@@ -32,24 +31,19 @@ def usable_decompositions() -> dict[Any, Callable[..., Any]]:
 
 def is_lowered(op: Any) -> bool:
     """Whether the table covers this overload directly."""
-    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten":
-        return False
-    name = op._name.removeprefix("aten::")
-    return (name if "." in name else f"{name}.default") in TABLE
+    return table_name(op) in TABLE
 
 
 def decomposed_evaluator(
-    signature: Signature, bound: Bound, layout: _Layout, written: tuple[int, ...]
+    signature: Signature, bound: Bound, layout: Layout, written: tuple[int, ...]
 ) -> Callable[..., list[jax.Array]]:
     """An evaluator that runs the op's decomposition, functionalised.
 
     Raises NotLowered if PyTorch has no decomposition that ends in ops of the table.
     """
-    from tpu_perf.runtime.graph import GraphEvaluator, missing_ops
     from tpu_perf.runtime.plan_building import NotLowered
 
-    functional, _ = functional_form(signature.op)
-    op = _overload(functional) or signature.op
+    op = _overload(signature.functional) or signature.op
     drop_out = signature.is_out
 
     def run(tensors: list[torch.Tensor], numbers: list[Any]) -> list[torch.Tensor]:

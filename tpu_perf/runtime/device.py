@@ -31,6 +31,7 @@ def load() -> None:
             aten_kernels,
             autocast,
             compile_backend,
+            composite_kernels,
             dispatch,
             lowerings,
             public_names,
@@ -41,7 +42,7 @@ def load() -> None:
         library = torch.library.Library("aten", "IMPL")
         for name, kernel in aten_kernels.BY_HAND.items():
             library.impl(name, kernel, "PrivateUse1")
-        for name, kernel in aten_kernels.ABOVE_AUTOGRAD.items():
+        for name, kernel in composite_kernels.ABOVE_AUTOGRAD.items():
             library.impl(name, kernel, "AutogradPrivateUse1")
             library.impl(name, kernel, "PrivateUse1")
         dispatch.register_all(library, set(aten_kernels.BY_HAND))

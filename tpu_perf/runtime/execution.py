@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import torch
 
 from tpu_perf.runtime.binding import Bound
-from tpu_perf.runtime.buffers import wrap, wrap_strided
 from tpu_perf.runtime.call_plan import CallPlan, assemble
 from tpu_perf.runtime.program_cache import CACHE, Program
 from tpu_perf.runtime.random_numbers import GENERATOR
@@ -62,12 +60,7 @@ def run_now(plan: CallPlan, bound: Bound) -> tuple[Any, tuple[jax.Array, ...], P
 
 def take_outputs(plan: CallPlan, bound: Bound, outs: tuple[jax.Array, ...]) -> Any:
     """Turn a program's output arrays into the op's result; writes replaced arrays."""
-    fresh: list[torch.Tensor] = []
-    for output, array in zip(plan.fresh, outs, strict=False):
-        if output.contiguous:
-            fresh.append(wrap(array, output.spec))
-        else:
-            fresh.append(wrap_strided(array, output.spec, output.size, output.stride))
+    fresh = [output.tensor(array) for output, array in zip(plan.fresh, outs, strict=False)]
     first = len(fresh)
     for slot in plan.mutated:
         buffer = bound.buffers[slot]

@@ -22,7 +22,7 @@ from tpu_perf.runtime.buffers import Buffer
 from tpu_perf.runtime.call_plan import CallPlan, assemble
 from tpu_perf.runtime.execution import op_program
 from tpu_perf.runtime.modes import STATE, EagerMode
-from tpu_perf.runtime.signatures import IGNORED, NUMBER, STATIC, TENSOR, Signature
+from tpu_perf.runtime.signatures import IGNORED, NUMBER, STATIC, TENSOR, Signature, is_default
 from tpu_perf.runtime.torch_private import create_empty_tensor, storage_of
 
 _PLAIN = (int, bool, type(None), torch.dtype, str)
@@ -79,7 +79,9 @@ def _source(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> str:
         if i == 0:
             add("    try: b0 = storage_of(a0)._buffer")
             add(f"    except (AttributeError, TypeError): return {slow}")
-            _tensor_key(add, "    ", 0, key, slow)
+            add("    s0 = b0.spec")
+            add(f"    if s0.reinterpreted: return {slow}")
+            key += ["a0.shape", "a0.stride()", "a0.storage_offset()", "s0"]
             buffers.append("b0")
             continue
         add(f"    if a{i}.__class__ is float or a{i}.__class__ is int:")
@@ -117,7 +119,7 @@ def _source(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> str:
     else:
         add("    program = plan.program")
         add("    if program is None: program = strict_program(plan, None)")
-        _array(add, "b0", "x0", "    if True:")
+        _array(add, "b0", "x0")
     first = "" if not inplace else "*(() if overwritten else (x0,)), "
     _run(add, values, first or "x0, ")
     if inplace:
@@ -150,11 +152,14 @@ def _buffers_and_numbers(add: Callable[[str], None], buffers: list[str], values:
             "if plan.number_kinds else NONE")  # fmt: skip
 
 
-def _array(add: Callable[[str], None], buffer: str, name: str, condition: str) -> None:
-    """Code that puts a buffer's array into `name`."""
-    add(condition)
-    add(f"        {name} = {buffer}.array")
-    add(f"        if {name} is None or {buffer}.segment is not None: "
+def _array(add: Callable[[str], None], buffer: str, name: str, condition: str = "") -> None:
+    """Code that puts a buffer's array into `name`, under an `if` where one is given."""
+    indent = "    "
+    if condition:
+        add(condition)
+        indent = "        "
+    add(f"{indent}{name} = {buffer}.array")
+    add(f"{indent}if {name} is None or {buffer}.segment is not None: "
         f"{name} = {buffer}.ready('unknown')")  # fmt: skip
 
 
@@ -183,22 +188,12 @@ def _positional(shape: tuple[tuple[str, bool, bool], ...]) -> list[str]:
     ]
 
 
-def _tensor_key(add: Callable[[str], None], indent: str, i: int, key: list[str], slow: str) -> None:
-    add(f"{indent}s{i} = b{i}.spec")
-    add(f"{indent}if s{i}.reinterpreted: return {slow}")
-    key.extend([f"a{i}.shape", f"a{i}.stride()", f"a{i}.storage_offset()", f"s{i}"])
-
-
 def _defaults_only(signature: Signature, kwargs: dict[str, Any]) -> bool:
     """Whether keyword arguments say nothing beyond their defaults."""
     for argument in signature.arguments:
         if argument.name in kwargs:
             value = kwargs[argument.name]
-            if value is not argument.default and (
-                value != argument.default or type(value) is not type(argument.default)
-            ):
-                return False
-            if not argument.keyword_only:
+            if not is_default(value, argument.default) or not argument.keyword_only:
                 return False
     return True
 
@@ -236,11 +231,7 @@ def _strict_program(plan: CallPlan, written: Buffer | None) -> Any:
 
 
 def _many(plan: CallPlan, outs: tuple[Any, ...]) -> Any:
-    fresh = []
-    for output, array in zip(plan.fresh, outs, strict=True):
-        tensor = create_empty_tensor(output.size, output.spec.dtype)
-        storage_of(tensor)._buffer = Buffer(array, output.spec)  # type: ignore[attr-defined]
-        fresh.append(tensor)
+    fresh = [output.tensor(array) for output, array in zip(plan.fresh, outs, strict=True)]
     return assemble(plan.returns, fresh, ())
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from tpu_perf.runtime.buffers import Buffer
 from tpu_perf.runtime.jax_private import put
 from tpu_perf.runtime.program_cache import CACHE, Program
-from tpu_perf.runtime.segment import Work, replay
+from tpu_perf.runtime.segment import Work, program_for, replay
 
 #: Elements up to which a tensor travels in the vector. Above, copying costs more than passing.
 SMALL = 4096
@@ -85,6 +85,10 @@ class PackedStep:
         self.pack = StatePack([work.live[j] for j in self.packed_out])
 
     def program(self) -> Program:
+        """The step's program, compiled if it is new."""
+        return program_for((self.work.key(), self.packed_in, self.packed_out), self._build)
+
+    def _build(self) -> Program:
         work = self.work
         avals = [(tuple(work.inputs[i].shape), np.dtype(work.inputs[i].dtype)) for i in self.inputs]
         donated = [k for k, i in enumerate(self.inputs) if i in work.donated]

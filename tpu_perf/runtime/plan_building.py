@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from tpu_perf.runtime.argument_layout import Layout
 from tpu_perf.runtime.binding import Bound
 from tpu_perf.runtime.buffers import Spec, contiguous_strides, storage_order_shape
 from tpu_perf.runtime.call_plan import CallPlan, Fresh
@@ -22,7 +23,7 @@ from tpu_perf.runtime.lowerings.registry import (
     as_array,
     draws_numbers,
 )
-from tpu_perf.runtime.signatures import NUMBER, NUMBERS, TENSOR, TENSORS, Signature
+from tpu_perf.runtime.signatures import TENSOR, TENSORS, Signature
 from tpu_perf.runtime.views import ViewPlan, view_plan
 
 
@@ -232,7 +233,7 @@ def _evaluator(
     """A function from the values of the tensor arguments to those of the outputs: the fresh ones,
     then the new values of the written arguments."""
     lowering = signature.lowering
-    layout = _Layout(signature, bound)
+    layout = Layout(signature, bound)
     written_metas = tuple(
         TensorMeta(tuple(bound.tensors[i].shape), bound.tensors[i].dtype) for i in written
     )
@@ -268,7 +269,7 @@ def flatten_results(result: Any) -> list[jax.Array]:
 
 def _evaluate_foreach(
     lowering: Lowering,
-    layout: _Layout,
+    layout: Layout,
     signature: Signature,
     metas: tuple[TensorMeta, ...],
     values: list[jax.Array],
@@ -286,68 +287,6 @@ def _evaluate_foreach(
         call = Call(signature.display, (metas[i],), seed, offset)
         results.append(flatten_results(lowering.lower(call, *item, **named))[0])
     return results
-
-
-class _Layout:
-    """Where in the op's arguments tensors and run-time numbers go."""
-
-    def __init__(self, signature: Signature, bound: Bound) -> None:
-        self.items: list[tuple[str, bool, bool, Any]] = []
-        for argument, value in zip(signature.arguments, bound.values, strict=True):
-            written_out = signature.is_out and argument.written
-            if argument.kind == TENSOR:
-                entry: Any = _mark(value)
-            elif argument.kind == TENSORS and value is not None:
-                entry = [_mark(v) for v in value]
-            elif argument.kind == NUMBER and not _is_static(value, argument.default):
-                entry = _NUMBER_MARK
-            elif argument.kind == NUMBERS:
-                entry = [_NUMBER_MARK] * len(value)
-            elif argument.name == "generator":
-                entry = None
-            else:
-                entry = value
-            self.items.append((argument.name, argument.keyword_only, written_out, entry))
-
-    def fill(
-        self, values: Sequence[Any], numbers: Sequence[Any], drop_out: bool = False
-    ) -> tuple[list[Any], dict[str, Any]]:
-        tensors, scalars = iter(values), iter(numbers)
-
-        def put(entry: Any) -> Any:
-            if entry is _TENSOR_MARK:
-                return next(tensors)
-            if entry is _NUMBER_MARK:
-                return next(scalars)
-            if isinstance(entry, list):
-                return [put(e) for e in entry]
-            return entry
-
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-        for name, keyword, written_out, entry in self.items:
-            value = put(entry)
-            if (drop_out and written_out) or name == "generator":
-                continue
-            if keyword:
-                kwargs[name] = value
-            else:
-                args.append(value)
-        return args, kwargs
-
-
-_TENSOR_MARK = object()
-_NUMBER_MARK = object()
-
-
-def _mark(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return _TENSOR_MARK
-    return None if value is None else _NUMBER_MARK
-
-
-def _is_static(value: Any, default: Any) -> bool:
-    return value is None or (value == default and type(value) is type(default))
 
 
 def _compute(

@@ -28,16 +28,21 @@ class Generator:
         self.seed = self.initial_seed = int(seed) & 0xFFFF_FFFF_FFFF_FFFF
         self.offset = 0
 
+    @property
+    def signed_seed(self) -> int:
+        """The seed's 64 bits as an int64, the type in which programs take it."""
+        return self.seed - (1 << 64) if self.seed >= 1 << 63 else self.seed
+
     def take(self, draws: int = 1) -> tuple[int, int]:
         """Reserve draws; returns (seed, first offset), both fitting int64."""
         with self._lock:
             first = self.offset
             self.offset = first + draws
-        return _signed(self.seed), first
+        return self.signed_seed, first
 
     def get_state(self) -> torch.Tensor:
         """Seed and offset as 16 bytes, a CPU uint8 tensor."""
-        words = torch.tensor([_signed(self.seed), self.offset], dtype=torch.int64)
+        words = torch.tensor([self.signed_seed, self.offset], dtype=torch.int64)
         return words.view(torch.uint8).clone()
 
     def set_state(self, state: torch.Tensor) -> None:
@@ -46,10 +51,6 @@ class Generator:
         seed, offset = state.detach().cpu().contiguous().view(torch.int64).tolist()
         self.seed = self.initial_seed = seed & 0xFFFF_FFFF_FFFF_FFFF
         self.offset = offset
-
-
-def _signed(seed: int) -> int:
-    return seed - (1 << 64) if seed >= 1 << 63 else seed
 
 
 GENERATOR = Generator()

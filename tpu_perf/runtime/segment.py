@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from tpu_perf.recorder import active
-from tpu_perf.runtime.buffers import Buffer, Spec, wrap, wrap_strided
+from tpu_perf.runtime.buffers import Buffer, Spec, buffer_of
 from tpu_perf.runtime.call_plan import CallPlan, assemble
 from tpu_perf.runtime.program_cache import CACHE, Program
 from tpu_perf.runtime.random_numbers import GENERATOR
@@ -55,8 +55,7 @@ class Segment:
         self.input_values: list[int] = []
         self.input_buffers: list[Buffer] = []
         self.owners: list[Buffer] = []
-        self.replaced: dict[int, jax.Array] = {}
-        self.replaced_specs: dict[int, Spec] = {}
+        self.replaced: dict[int, tuple[jax.Array, Spec]] = {}
         self.numbers: list[tuple[Any, ...]] = []
         self.draws: list[int] = []
         self._value_of: dict[int, int] = {}
@@ -72,7 +71,8 @@ class Segment:
             fresh = []
             owners = self.owners
             for output in plan.fresh:
-                tensor, buffer = new_pending(output)
+                tensor = output.tensor(None)
+                buffer = buffer_of(tensor)
                 buffer.segment = self
                 buffer.value = count
                 count += 1
@@ -80,8 +80,9 @@ class Segment:
                 fresh.append(tensor)
             for slot in plan.mutated:
                 buffer = buffers[slot]
-                if buffer.segment is None and buffer.array is not None:
-                    self._replace(buffer)
+                array = buffer.array
+                if buffer.segment is None and array is not None and not buffer.shared:
+                    self.replaced[id(array)] = (array, buffer.spec)
                 buffer.segment = self
                 buffer.value = count
                 count += 1
@@ -97,12 +98,6 @@ class Segment:
             if plan.single:
                 return fresh[0]
             return assemble(plan.returns, fresh, tensors)
-
-    def _replace(self, buffer: Buffer) -> None:
-        array = buffer.array
-        if array is not None and not buffer.shared:
-            self.replaced[id(array)] = array
-            self.replaced_specs[id(array)] = buffer.spec
 
     def _read(self, buffer: Buffer) -> int:
         if buffer.segment is self:
@@ -153,24 +148,16 @@ class Segment:
         donated = []
         for i in range(len(self.inputs)):  # enumerate would hold a reference of its own
             array = self.inputs[i]
-            if self.replaced.get(id(array)) is array and sys.getrefcount(array) <= _SOLE_HOLDERS:
-                spec = self.replaced_specs[id(array)]
-                if homes[spec]:
-                    homes[spec] -= 1
-                    donated.append(i)
+            entry = self.replaced.get(id(array))
+            if entry is None or sys.getrefcount(array) > _SOLE_HOLDERS:
+                continue
+            if homes[entry[1]]:
+                homes[entry[1]] -= 1
+                donated.append(i)
         work = Work(self.nodes, self.inputs, self.input_values, self.input_buffers, self.numbers,
                     self.draws, kept, tuple(kept_values), tuple(donated))  # fmt: skip
         self._reset()
         return work
-
-
-def new_pending(output: Any) -> tuple[Any, Buffer]:
-    """A tensor whose value is still to be computed, and its buffer."""
-    if output.contiguous:
-        tensor = wrap(None, output.spec)
-    else:
-        tensor = wrap_strided(None, output.spec, output.size, output.stride)
-    return tensor, tensor.untyped_storage()._buffer  # type: ignore[attr-defined]
 
 
 class Work:
@@ -214,11 +201,7 @@ class Work:
 
     def program(self) -> tuple[Program, list[Any]]:
         """The program (compiled if it is new) and its arguments."""
-        key = self.key()
-        program = _programs.get(key)
-        if program is None:
-            program = _programs[key] = self.build()
-        return program, [*self.inputs, *self.packed()]
+        return program_for(self.key(), self.build), [*self.inputs, *self.packed()]
 
     def store(self, outs: tuple[jax.Array, ...]) -> None:
         """Give the wanted buffers their arrays."""
@@ -257,6 +240,14 @@ class Work:
 _programs: dict[Any, Program] = {}
 
 
+def program_for(key: Any, build: Callable[[], Program]) -> Program:
+    """The program of recorded work: what its text says is worked out only for a new key."""
+    program = _programs.get(key)
+    if program is None:
+        program = _programs[key] = build()
+    return program
+
+
 def forget_segments() -> None:
     """Drop the programs of segments seen so far."""
     _programs.clear()
@@ -276,8 +267,7 @@ def pack(numbers: list[tuple[Any, ...]], draws: list[int]) -> list[np.ndarray[An
         if chosen:
             packed.append(np.array(chosen, dtype))
     if draws:
-        seed = GENERATOR.seed
-        packed.append(np.array([seed - (1 << 64) if seed >= 1 << 63 else seed, *draws], np.int64))
+        packed.append(np.array([GENERATOR.signed_seed, *draws], np.int64))
     return packed
 
 
@@ -354,12 +344,6 @@ def set_current_segment(segment: Segment | None) -> Segment | None:
     if segment is not None:
         _all.add(segment)
     return before
-
-
-def flush_current(reason: str) -> None:
-    segment = _threads.segment
-    if segment is not None:
-        segment.flush(reason)
 
 
 def flush_all(reason: str) -> None:

@@ -47,6 +47,12 @@ class Signature:
         return f"aten::{self.name}"
 
 
+def is_default(value: Any, default: Any) -> bool:
+    """Whether a number is its parameter's default, type included: such numbers are part of the
+    program instead of an argument of it."""
+    return value is None or (value == default and type(value) is type(default))
+
+
 def signature_of(op: torch._ops.OpOverload) -> Signature:
     """Read the schema of an overload and find its entry in the lowering table."""
     schema = op._schema

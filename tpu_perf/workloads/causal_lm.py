@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import field_validator
-from pydantic_core.core_schema import ValidationInfo
-
 from tpu_perf.record.plan import WorkloadPlan
 from tpu_perf.workloads.interface import WORKLOADS, Batch, BuiltWorkload
 from tpu_perf.workloads.text import TextBlocks
-from tpu_perf.workloads.transformer import (
-    ModelSizes,
-    TransformerParameters,
-    build_model,
-    check_sizes,
-)
+from tpu_perf.workloads.transformer import TransformerParameters, build_model
 
 if TYPE_CHECKING:
     import torch
@@ -27,14 +19,6 @@ class CausalLmParameters(TransformerParameters):
 
     architecture: Literal["qwen3", "llama", "gpt2"]
     """Which model of `transformers`."""
-
-    @field_validator("architecture")
-    @classmethod
-    def _sizes_exist(cls, value: str, info: ValidationInfo) -> str:
-        model = info.data.get("model")
-        if isinstance(model, ModelSizes):
-            check_sizes(model, value)
-        return value
 
 
 class CausalLm:

@@ -121,12 +121,15 @@ class TransformerParameters(StrictModel):
             )
         return value
 
-
-def check_sizes(model: ModelSizes, architecture: str) -> None:
-    """Refuse sizes that the architecture does not have. For use in field validators."""
-    for name in ARCHITECTURES[architecture].lacks:
-        if getattr(model, name) is not None:
-            raise mistake(f"{architecture} has no {name}; remove it")
+    @field_validator("architecture", check_fields=False)  # each kind names its architectures
+    @classmethod
+    def _sizes_exist(cls, value: str, info: ValidationInfo) -> str:
+        model = info.data.get("model")
+        if isinstance(model, ModelSizes):
+            for name in ARCHITECTURES[value].lacks:
+                if getattr(model, name) is not None:
+                    raise mistake(f"{value} has no {name}; remove it")
+        return value
 
 
 def build_model(

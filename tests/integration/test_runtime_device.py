@@ -125,6 +125,37 @@ def test_autograd_through_views_and_in_place(mode: EagerMode) -> None:
     torch.testing.assert_close(device.grad.cpu(), host.grad)
 
 
+def test_parts_of_a_complex_result(mode: EagerMode) -> None:
+    host = torch.complex(torch.randn(3, 4), torch.randn(3, 4))
+    device = host.to("tpu")
+    for part in (torch.real, torch.imag, torch.view_as_real):
+        _same(part(device * device), part(host * host))
+        _same(part(device * device.conj()) + 1, part(host * host.conj()) + 1)
+    for use in (torch.clone, torch.imag, lambda x: x.t() @ x, lambda x: x.sum(0)):
+        _same(use(device.conj()), use(host.conj()))
+    assert device.conj().cpu().equal(host.conj())
+    made = device * 2
+    made.real.add_(1)
+    _same(made, torch.complex(host.real * 2 + 1, host.imag * 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_rms_norm_and_its_derivatives(mode: EagerMode, dtype: torch.dtype, weighted: bool) -> None:
+    def work(*inputs: torch.Tensor) -> list[torch.Tensor]:
+        weight = inputs[1] if weighted else None
+        y = torch.nn.functional.rms_norm(inputs[0], (4,), weight, 1e-5)
+        first = torch.autograd.grad((y * y.conj()).real.sum(), inputs, create_graph=True)
+        power = torch.stack([(g * g.conj()).real.sum() for g in first]).sum()
+        return [y, *first, *torch.autograd.grad(power, inputs)]
+
+    hosts = [torch.randn(3, 4, dtype=dtype), torch.randn(4, dtype=dtype)][: 1 + weighted]
+    devices = [h.to("tpu").requires_grad_() for h in hosts]
+    theirs_all = work(*[h.requires_grad_() for h in hosts])
+    for ours, theirs in zip(work(*devices), theirs_all, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
+
+
 def test_device_mixing_is_refused() -> None:
     with pytest.raises(RuntimeError, match="same device"):
         torch.ones(3, device="tpu") + torch.ones(3)

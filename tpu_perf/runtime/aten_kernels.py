@@ -112,6 +112,12 @@ def view_dtype(self: Tensor, dtype: torch.dtype) -> Tensor:
 
 @by_hand("view_as_real")
 def view_as_real(self: Tensor) -> Tensor:
+    if self.is_conj():
+        raise RuntimeError(
+            "view_as_real doesn't work on unresolved conjugated tensors.  To resolve the conjugate "
+            "tensor so you can view it as real, use self.resolve_conj(); however, be warned that "
+            "the resulting tensor will NOT alias the original."
+        )
     real = {torch.complex64: torch.float32, torch.complex128: torch.float64}[self.dtype]
     stride = [s * 2 for s in self.stride()] + [1]
     return _reinterpreted(self, real, [*self.shape, 2], stride, offset_of(self) * 2)
@@ -131,7 +137,11 @@ def _reinterpreted(self: Tensor, dtype: torch.dtype, size: Any, stride: Any, off
     buffer = buffer_of(self)
     buffer.ready("unknown")
     buffer.spec = Spec.of(buffer.spec.shape, buffer.spec.dtype, reinterpreted=True)
-    return tensor_over(storage_of(self), dtype, size, stride, offset)
+    storage = storage_of(self)
+    if storage.nbytes() < buffer.spec.nbytes:  # an op's output: set_ would resize its storage
+        storage = new_storage(buffer.spec.nbytes)
+        storage._buffer = buffer  # type: ignore[attr-defined]
+    return tensor_over(storage, dtype, size, stride, offset)
 
 
 @by_hand("unfold")

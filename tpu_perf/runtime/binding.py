@@ -113,6 +113,8 @@ def _bind_tensor(
         key += (value.shape, value.stride(), value.storage_offset(), spec)
         if spec.reinterpreted or value.dtype is not spec.dtype:
             key.append(value.dtype)
+        if spec.may_be_turned:
+            key += (value.is_conj(), value.is_neg())
         bound.tensors.append(value)
         if merge is None:
             bound.slot_of.append(len(bound.buffers))

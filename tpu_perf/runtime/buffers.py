@@ -39,7 +39,15 @@ class Spec:
     them take the slow path, which looks at every tensor's own dtype.
     """
 
-    __slots__ = ("dtype", "nbytes", "numel", "reinterpreted", "shape", "strides")
+    __slots__ = (
+        "dtype",
+        "may_be_turned",
+        "nbytes",
+        "numel",
+        "reinterpreted",
+        "shape",
+        "strides",
+    )
     _known: dict[tuple[Shape, torch.dtype, bool], Spec] = {}  # noqa: RUF012
 
     shape: Shape
@@ -48,6 +56,8 @@ class Spec:
     numel: int
     nbytes: int
     reinterpreted: bool
+    #: Whether a tensor over the buffer can have torch's conjugate or negative bit set.
+    may_be_turned: bool
 
     def __repr__(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}" + (
@@ -66,6 +76,7 @@ class Spec:
             spec.numel = math.prod(shape)
             spec.nbytes = spec.numel * numpy_dtype(dtype).itemsize
             spec.reinterpreted = reinterpreted
+            spec.may_be_turned = reinterpreted or dtype.is_complex
             spec = cls._known.setdefault(key, spec)
         return spec
 

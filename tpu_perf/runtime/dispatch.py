@@ -140,8 +140,9 @@ def register_all(library: torch.library.Library, by_hand: set[str]) -> int:
     return count
 
 
-#: Composite ops that the device takes whole because one program is better than many.
-_KEEP = {"silu_backward.default", "mish_backward.default"}
+#: Composite ops that the device takes whole, because one program is better than many. Not linear
+#: and matmul: torch gives their whole forms no second derivative and none for complex numbers.
+_KEEP = {"_fused_rms_norm.default", "silu_backward.default", "mish_backward.default"}
 
 
 def fall_back(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:

@@ -204,6 +204,8 @@ def _learn(
     """The plan of a call that the generated code can run, kept under its own key."""
     bound = bind(signature, args, {})
     plan = signature.plans.get(bound.key)
+    if any(buffer.spec.may_be_turned for buffer in bound.buffers):
+        return None
     if plan is None or not _is_simple(plan, bound.slot_of):
         return None
     plans[key] = plan

@@ -24,7 +24,7 @@ from tpu_perf.runtime.lowerings.registry import (
     draws_numbers,
 )
 from tpu_perf.runtime.signatures import TENSOR, TENSORS, Signature
-from tpu_perf.runtime.views import ViewPlan, view_plan
+from tpu_perf.runtime.views import ViewPlan, view_of
 
 
 class NotLowered(NotImplementedError):
@@ -56,10 +56,9 @@ def build_plan(signature: Signature, bound: Bound) -> CallPlan:
     written = _written_tensors(signature, bound)
     returns, fresh_metas = _return_template(result, metas.tensors)
     views = [
-        view_plan(bound.buffers[slot].spec, t.dtype, tuple(t.shape), tuple(t.stride()),
-                  t.storage_offset())
+        view_of(t, bound.buffers[slot].spec)
         for t, slot in zip(bound.tensors, bound.slot_of, strict=True)
-    ]  # fmt: skip
+    ]
     mutated = tuple(dict.fromkeys(bound.slot_of[i] for i in written))
     evaluate = _evaluator(signature, bound, fresh_metas, written)
     random = draws_numbers(signature.lowering, dict(zip(

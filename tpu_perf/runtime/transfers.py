@@ -15,7 +15,7 @@ from tpu_perf.runtime.buffers import buffer_of
 from tpu_perf.runtime.dtypes import numpy_dtype
 from tpu_perf.runtime.modes import STATE
 from tpu_perf.runtime.program_cache import CACHE
-from tpu_perf.runtime.views import view_plan
+from tpu_perf.runtime.views import view_of
 
 _clock = time.perf_counter_ns
 
@@ -56,10 +56,7 @@ def to_host(tensor: torch.Tensor, reason: str = ".cpu()") -> torch.Tensor:
         refuse_read()
     buffer = buffer_of(tensor)
     base = buffer.ready(reason)
-    view = view_plan(
-        buffer.spec, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()),
-        tensor.storage_offset(),
-    )  # fmt: skip
+    view = view_of(tensor, buffer.spec)
     array = base if view.identity else read_view(view, base)
     recorder = active.recorder
     start = _clock() if recorder is not None else 0
@@ -76,7 +73,7 @@ def read_view(view: Any, base: jax.Array) -> jax.Array:
         kind="transfer",
         ops=1,
         key_text=f"read_view({view.spec!r}, {view.dtype}, {view.size}, {view.stride}, "
-        f"{view.offset})",
+        f"{view.offset}, {view.conjugated}, {view.negated})",
         compute=lambda x: (view.read(x),),
         in_avals=[(view.spec.shape, numpy_dtype(view.spec.dtype))],
     )

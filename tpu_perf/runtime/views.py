@@ -43,11 +43,22 @@ class ViewPlan:
     offset: int
     digits: _Digits | None
     identity: bool
+    conjugated: bool
+    negated: bool
 
     def read(self, base: jax.Array) -> jax.Array:
         """The tensor's value, shape `size`, from the buffer's array."""
         if self.identity:
             return base
+        return self._turned(self._read(base))
+
+    def _turned(self, value: jax.Array) -> jax.Array:
+        """Between what is stored and what the tensor means; its own inverse."""
+        if self.conjugated:
+            value = jnp.conj(value)
+        return -value if self.negated else value
+
+    def _read(self, base: jax.Array) -> jax.Array:
         base = self._as_own_dtype(base)
         if 0 in self.size:
             return jnp.zeros(self.size, base.dtype)
@@ -74,6 +85,7 @@ class ViewPlan:
         `base` may be None where the tensor covers the buffer."""
         if self.identity:
             return value
+        value = self._turned(value)
         if base is None:
             assert self.covers
             assert self.digits is not None
@@ -149,7 +161,10 @@ def reinterpret(flat: jax.Array, dtype: np.dtype[Any]) -> jax.Array:
 
 
 @functools.lru_cache(maxsize=65536)
-def view_plan(spec: Spec, dtype: torch.dtype, size: Shape, stride: Shape, offset: int) -> ViewPlan:
+def view_plan(
+    spec: Spec, dtype: torch.dtype, size: Shape, stride: Shape, offset: int,
+    conjugated: bool = False, negated: bool = False,
+) -> ViewPlan:  # fmt: skip
     """How a tensor of this geometry lies over a buffer of this spec."""
     size, stride = tuple(size), tuple(stride)
     same = dtype == spec.dtype
@@ -157,6 +172,7 @@ def view_plan(spec: Spec, dtype: torch.dtype, size: Shape, stride: Shape, offset
         n == 1 or s == c for n, s, c in zip(size, stride, contiguous_strides(size), strict=True)
     )
     identity = same and size == spec.shape and dense and offset == 0
+    identity = identity and not conjugated and not negated
     if same:
         base_shape, numel = spec.shape, spec.numel
     else:
@@ -165,7 +181,15 @@ def view_plan(spec: Spec, dtype: torch.dtype, size: Shape, stride: Shape, offset
     digits = None
     if not identity and 0 not in size:
         digits = _take_apart(base_shape, numel, size, stride, offset)
-    return ViewPlan(spec, dtype, size, stride, offset, digits, identity)
+    return ViewPlan(spec, dtype, size, stride, offset, digits, identity, conjugated, negated)
+
+
+def view_of(tensor: torch.Tensor, spec: Spec) -> ViewPlan:
+    """How a device tensor lies over its buffer."""
+    return view_plan(
+        spec, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset(),
+        tensor.is_conj(), tensor.is_neg(),
+    )  # fmt: skip
 
 
 def _take_apart(

@@ -162,11 +162,11 @@ def fused_rms_norm_backward(
     x, grad = wide(input), wide(grad_out)
     inner = _last(x.ndim, len(normalized_shape))
     outer = tuple(range(x.ndim - len(normalized_shape)))
-    scale = cast(rstd, x.dtype).reshape(x.shape[: len(outer)] + (1,) * len(inner))
-    normal = x * scale
+    scale = jnp.conj(cast(rstd, x.dtype)).reshape(x.shape[: len(outer)] + (1,) * len(inner))
+    normal = jnp.conj(x) * scale
     grad_input = grad_weight = None
     if output_mask[0]:
-        inward = grad if weight is None else grad * cast(weight, x.dtype)
+        inward = grad if weight is None else grad * jnp.conj(cast(weight, x.dtype))
         count = jnp.asarray(math.prod(normalized_shape), x.dtype)
         slope = jnp.sum(inward * normal, axis=inner, keepdims=True) / count
         grad_input = (inward - normal * slope) * scale

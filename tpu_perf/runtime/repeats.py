@@ -17,24 +17,25 @@ _HISTORY = 4 * MAX_PERIOD
 class Repeats:
     """Watches a thread's stream of op identities."""
 
-    __slots__ = ("_grams", "_history", "_matched", "_period", "learned")
+    __slots__ = ("_grams", "_history", "_matched", "_period", "_since_cut", "learned")
 
     def __init__(self) -> None:
         self._history: list[int] = []
         self._grams: dict[tuple[int, ...], int] = {}
         self._period = 0
         self._matched = 0
+        self._since_cut = 0
         self.learned: set[tuple[int, ...]] = set()
 
     def see(self, op: int) -> bool:
         """Note one op; True if the segment should be cut after it."""
+        self._since_cut += 1
         history = self._history
         history.append(op)
         position = len(history)
         gram = tuple(history[-GRAM:])
         if gram in self.learned:
-            self._matched = 0
-            self._period = 0
+            self._period = self._matched = self._since_cut = 0
             return True
         period = self._period
         if period and history[position - 1 - period] == op:
@@ -45,9 +46,11 @@ class Repeats:
             self._period = distance if MIN_PERIOD <= distance <= MAX_PERIOD else 0
             self._matched = GRAM if self._period else 0
         self._grams[gram] = position
-        if self._period and self._matched >= self._period:
+        period = self._period
+        # A period is cut once: after a cut, the repeat that it was cut for is still going on.
+        if period and self._matched >= period and self._since_cut >= period:
             self.learned.add(gram)
-            self._period = self._matched = 0
+            self._period = self._matched = self._since_cut = 0
             return True
         if position > _HISTORY:
             self._forget()

@@ -15,6 +15,7 @@ import torch
 
 import tpu_perf.runtime.device  # noqa: F401 - loads device "tpu"
 from tpu_perf.recorder import Recorder, record_into
+from tpu_perf.runtime.buffers import buffer_of
 from tpu_perf.runtime.modes import STATE, EagerMode, mode_set_to
 
 MODES = [EagerMode.DEFER_NEVER, EagerMode.DEFER_AND_FUSE]
@@ -222,6 +223,27 @@ def test_deferred_dead_values_are_not_produced() -> None:
         tpu.synchronize()
         assert tpu.memory_stats()["allocation.all.allocated"] - before == 1
         assert y.item() == pytest.approx(1000 * 54.598, rel=1e-4)
+
+
+def test_written_tensors_keep_their_memory(mode: EagerMode) -> None:
+    tensors = [torch.full((64, 64), float(i)).to("tpu") for i in range(4)]
+
+    def addresses() -> list[int]:
+        torch.tpu.synchronize()  # type: ignore[attr-defined]
+        return [buffer_of(t).ready().unsafe_buffer_pointer() for t in tensors]
+
+    for t in tensors:
+        t.add_(1)  # the first write may copy: uploads share memory with the host
+    before = addresses()
+    tensors[2].add_(tensors[0])
+    tensors[0].mul_(2)
+    gone = tensors[3] * 3
+    gone.add_(1)
+    del gone
+    tensors[1].sub_(tensors[2])
+    tensors[3].add_(5)
+    assert addresses() == before
+    assert [float(t[0, 0]) for t in tensors] == [2.0, -2.0, 4.0, 9.0]
 
 
 def test_flush_reasons_have_torchtpus_names() -> None:

@@ -55,7 +55,7 @@ class Segment:
         self.input_values: list[int] = []
         self.input_buffers: list[Buffer] = []
         self.owners: list[Buffer] = []
-        self.replaced: dict[int, tuple[jax.Array, Spec]] = {}
+        self.replaced: dict[int, tuple[jax.Array, Spec, int]] = {}
         self.numbers: list[tuple[Any, ...]] = []
         self.draws: list[int] = []
         self._value_of: dict[int, int] = {}
@@ -82,7 +82,7 @@ class Segment:
                 buffer = buffers[slot]
                 array = buffer.array
                 if buffer.segment is None and array is not None and not buffer.shared:
-                    self.replaced[id(array)] = (array, buffer.spec)
+                    self.replaced[id(array)] = (array, buffer.spec, id(buffer))
                 buffer.segment = self
                 buffer.value = count
                 count += 1
@@ -142,7 +142,6 @@ class Segment:
                 kept.append(buffer)
             else:
                 buffer.segment = None
-        kept_values = [buffer.value for buffer in kept]
         # XLA reuses a donated array only for an output of its shape and type.
         homes = Counter(buffer.spec for buffer in kept)
         donated = []
@@ -154,10 +153,32 @@ class Segment:
             if homes[entry[1]]:
                 homes[entry[1]] -= 1
                 donated.append(i)
+        if donated:
+            kept = _in_order_of_donation(
+                kept, [self.replaced[id(self.inputs[i])][1:] for i in donated]
+            )
+        kept_values = [buffer.value for buffer in kept]
         work = Work(self.nodes, self.inputs, self.input_values, self.input_buffers, self.numbers,
                     self.draws, kept, tuple(kept_values), tuple(donated))  # fmt: skip
         self._reset()
         return work
+
+
+def _in_order_of_donation(kept: list[Buffer], donors: list[tuple[Spec, int]]) -> list[Buffer]:
+    """JAX gives the nth donated array of a shape and type to the nth output of that kind. Outputs
+    are put so that a buffer gets its own array back; otherwise state would swap places, and XLA
+    copy it. `donors` are the specs of the donated arrays and the ids of their buffers."""
+    rest = {id(buffer): buffer for buffer in kept}
+    own = [rest.pop(buffer_id, None) for _, buffer_id in donors]
+    ordered = []
+    for (spec, _), buffer in zip(donors, own, strict=True):
+        if buffer is None:  # written, and gone since: some other output may have its memory
+            buffer = next((b for b in rest.values() if b.spec is spec), None)
+            if buffer is None:
+                continue
+            del rest[id(buffer)]
+        ordered.append(buffer)
+    return [*ordered, *rest.values()]
 
 
 class Work:

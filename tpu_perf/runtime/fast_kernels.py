@@ -22,6 +22,7 @@ from tpu_perf.runtime.buffers import Buffer
 from tpu_perf.runtime.call_plan import CallPlan, assemble
 from tpu_perf.runtime.execution import op_program
 from tpu_perf.runtime.modes import STATE, EagerMode
+from tpu_perf.runtime.outstanding import OUTSTANDING
 from tpu_perf.runtime.signatures import IGNORED, NUMBER, STATIC, TENSOR, Signature, is_default
 from tpu_perf.runtime.torch_private import create_empty_tensor, storage_of
 
@@ -166,7 +167,7 @@ def _array(add: Callable[[str], None], buffer: str, name: str, condition: str = 
 def _run(add: Callable[[str], None], values: list[int], first: str) -> None:
     """Code that runs the program on the first array and what the other arguments are."""
     add("    run = program.call if rec is None else program.run")
-    add("    if rec is None: program.executions += 1")
+    add("    if rec is None: program.executions += 1; outstanding.anything = True")
     if not values:
         add(f"    outs = run({first})")
     elif len(values) == 1:
@@ -250,5 +251,5 @@ _GLOBALS: dict[str, Any] = {
     "storage_of": storage_of, "PLAIN": _PLAIN, "static_key": static_key, "NONE": (),
     "learn": _learn, "defaults_only": _defaults_only, "call": _call, "Buffer": Buffer,
     "create": create_empty_tensor, "many": _many, "strict_program": _strict_program,
-    "current_segment": segments.current_segment,
+    "current_segment": segments.current_segment, "outstanding": OUTSTANDING,
 }  # fmt: skip

@@ -22,6 +22,7 @@ from tpu_perf.record.events import Tier
 from tpu_perf.recorder import active
 from tpu_perf.runtime import jax_private
 from tpu_perf.runtime.cache_directory import CacheDirectory, CacheEntry
+from tpu_perf.runtime.outstanding import OUTSTANDING
 
 Aval = tuple[tuple[int, ...], "np.dtype[Any]"]
 _clock = time.perf_counter_ns
@@ -55,10 +56,14 @@ class Program:
         """Enqueue the program; returns its outputs without waiting for them."""
         self.executions = first = self.executions + 1
         recorder = active.recorder
-        if recorder is None:
-            return self.call(*args)
-        start = _clock()
+        start = _clock() if recorder is not None else 0
         outs = self.call(*args)
+        if self.kind == "step" and outs:
+            OUTSTANDING.step_started(outs[-1])
+        else:
+            OUTSTANDING.anything = True
+        if recorder is None:
+            return outs
         tier = self.tier if first == 1 else Tier.MEMORY
         recorder.execute((start, _clock(), self.index, tier, recorder.step))
         return outs

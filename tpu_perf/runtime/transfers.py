@@ -14,6 +14,7 @@ from tpu_perf.runtime import jax_private
 from tpu_perf.runtime.buffers import buffer_of
 from tpu_perf.runtime.dtypes import numpy_dtype
 from tpu_perf.runtime.modes import STATE
+from tpu_perf.runtime.outstanding import OUTSTANDING
 from tpu_perf.runtime.program_cache import CACHE
 from tpu_perf.runtime.views import view_of
 
@@ -43,6 +44,7 @@ def to_device(tensor: torch.Tensor) -> jax.Array:
     start = _clock() if recorder is not None else 0
     host = to_host_array(tensor)
     array = jax_private.put(host)
+    OUTSTANDING.anything = True
     if recorder is not None:
         recorder.transfer((start, _clock(), "h2d", host.nbytes, recorder.step))
     return array
@@ -92,18 +94,12 @@ def from_host_array(
 
 
 def synchronize(reason: str = "synchronize()") -> None:
-    """Run what is deferred on every thread, then wait until the device has nothing left to do.
-
-    XLA:CPU runs independent programs out of order, so waiting for the newest result is not
-    enough: every live array is waited for.
-    """
+    """Run what is deferred on every thread, then wait until the device has nothing left to do."""
     from tpu_perf.runtime.segment import flush_all
 
     flush_all(reason)
     recorder = active.recorder
     start = _clock() if recorder is not None else 0
-    jax.block_until_ready(
-        [a for a in jax_private.device().client.live_arrays() if not a.is_deleted()]
-    )
+    OUTSTANDING.wait()
     if recorder is not None:
         recorder.sync((start, _clock(), reason, recorder.step))

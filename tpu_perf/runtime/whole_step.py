@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tpu_perf.errors import WorkloadError
 from tpu_perf.runtime.buffers import Buffer, Spec, buffer_of, wrap
+from tpu_perf.runtime.jax_private import put
 from tpu_perf.runtime.modes import STATE, EagerMode
 from tpu_perf.runtime.packed_step import PackedStep
 from tpu_perf.runtime.program_cache import Program, user_line
@@ -216,7 +217,7 @@ class _Replay:
         self.pack = packed.pack if packed.packed_in else None
         self.sources = [recording.sources[i] for i in packed.inputs]
         self.state = [s[1] if s[0] == "state" else None for s in self.sources]
-        self.numbers = pack(recording.numbers, [])
+        self.numbers = [put(n) for n in pack(recording.numbers, [])]
         self.first_draw = work.draws[0] if work.draws else 0
         self.draws = [d - self.first_draw for d in work.draws]
         returned = {i for i in recording.results if i is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import subprocess
@@ -155,6 +156,54 @@ def test_rms_norm_and_its_derivatives(mode: EagerMode, dtype: torch.dtype, weigh
     theirs_all = work(*[h.requires_grad_() for h in hosts])
     for ours, theirs in zip(work(*devices), theirs_all, strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
+
+
+LINEAR = [
+    ((2, 3), (4, 3), None), ((2, 3), (4, 3), (4,)), ((5, 2, 3), (4, 3), (4,)), ((3,), (4, 3), None),
+    ((5, 2, 3), (3,), None), ((0, 3), (4, 3), (4,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize("shapes", LINEAR, ids=str)
+def test_linear_and_its_derivatives(mode: EagerMode, dtype: torch.dtype, shapes: Any) -> None:
+    def work(*inputs: torch.Tensor) -> list[torch.Tensor]:
+        y = torch.nn.functional.linear(*inputs)
+        first = torch.autograd.grad((y * y.conj()).real.sum(), inputs, create_graph=True)
+        power = torch.stack([(g * g.conj()).real.sum() for g in first]).sum()
+        return [y, *first, *torch.autograd.grad(power, inputs)]
+
+    hosts = [torch.randn(s, dtype=dtype) for s in shapes if s is not None]
+    devices = [h.to("tpu").requires_grad_() for h in hosts]
+    theirs_all = work(*[h.requires_grad_() for h in hosts])
+    for ours, theirs in zip(work(*devices), theirs_all, strict=True):
+        assert ours.stride() == theirs.stride()
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("trained", ["weight", "bias", "neither"])
+def test_linear_with_frozen_parts_is_one_op_each_way(trained: str) -> None:
+    torch.manual_seed(0)
+    host = torch.nn.Linear(3, 4)
+    for name, parameter in host.named_parameters():
+        parameter.requires_grad_(name == trained)
+    device = copy.deepcopy(host).to("tpu")
+    x = torch.randn(2, 5, 3)
+    inputs = [x.clone().requires_grad_(), x.to("tpu").requires_grad_()]
+    host(inputs[0]).square().sum().backward()
+    recorder = Recorder()
+    with record_into(recorder):
+        device(inputs[1]).square().sum().backward()
+    ops = recorder.drain()["dispatch"]["op"].to_pylist()
+    assert ops.count("aten::linear.default") == ops.count("aten::linear_backward.default") == 1
+    assert not any("mm" in op for op in ops)
+    pairs = [(inputs[1].grad, inputs[0].grad)]
+    pairs += [(d.grad, h.grad) for d, h in zip(device.parameters(), host.parameters(), strict=True)]
+    for ours, theirs in pairs:
+        if theirs is None or ours is None:
+            assert ours is theirs
+        else:
+            torch.testing.assert_close(ours.cpu(), theirs)
 
 
 def test_device_mixing_is_refused() -> None:

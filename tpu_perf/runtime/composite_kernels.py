@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from tpu_perf.runtime.torch_private import WHOLE_AUTOGRAD_KEYS, dispatch_modes, redispatch_linear
+
 Tensor = torch.Tensor
 aten = torch.ops.aten
 
@@ -43,7 +45,31 @@ def scaled_dot_product_attention(
     return composed
 
 
-#: Aten names and their kernels, registered for AutogradPrivateUse1 and PrivateUse1.
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Linear as one op with torch's own derivative, where that has one: not for complex numbers.
+
+    Whoever watches ops (a subclass, a dispatch mode) sees torch's composition, as on a CPU.
+    """
+    if (
+        input.__class__ not in _PLAIN
+        or weight.__class__ not in _PLAIN
+        or weight.dim() != 2
+        or not weight.is_floating_point()
+        or dispatch_modes()
+    ):
+        composed: Tensor = aten.linear.default.decompose(input, weight, bias)
+        return composed
+    result: Tensor = redispatch_linear(WHOLE_AUTOGRAD_KEYS, input, weight, bias)
+    return result
+
+
+#: Aten names and their kernels. Those above autograd replace torch's derivative.
 ABOVE_AUTOGRAD: dict[str, Callable[..., Any]] = {
+    "linear": linear,
     "scaled_dot_product_attention": scaled_dot_product_attention,
 }
+#: The same for tensors that need no derivative, where the table has no kernel.
+BELOW_AUTOGRAD = {"scaled_dot_product_attention": scaled_dot_product_attention}

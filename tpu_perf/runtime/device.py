@@ -44,6 +44,7 @@ def load() -> None:
             library.impl(name, kernel, "PrivateUse1")
         for name, kernel in composite_kernels.ABOVE_AUTOGRAD.items():
             library.impl(name, kernel, "AutogradPrivateUse1")
+        for name, kernel in composite_kernels.BELOW_AUTOGRAD.items():
             library.impl(name, kernel, "PrivateUse1")
         dispatch.register_all(library, set(aten_kernels.BY_HAND))
         boxed = torch.library.Library("_", "IMPL")

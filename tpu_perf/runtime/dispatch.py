@@ -140,9 +140,11 @@ def register_all(library: torch.library.Library, by_hand: set[str]) -> int:
     return count
 
 
-#: Composite ops that the device takes whole, because one program is better than many. Not linear
-#: and matmul: torch gives their whole forms no second derivative and none for complex numbers.
-_KEEP = {"_fused_rms_norm.default", "silu_backward.default", "mish_backward.default"}
+#: Composite ops that the device takes whole, because one program is better than many. Not matmul:
+#: torch has no second derivative of its whole form.
+_KEEP = {
+    "linear.default", "_fused_rms_norm.default", "silu_backward.default", "mish_backward.default",
+}  # fmt: skip
 
 
 def fall_back(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:

@@ -27,6 +27,15 @@ storage_of = torch.Tensor.untyped_storage
 # byte count, which is 0 for tensors made by `create_empty_tensor`. Bounds are checked by us.
 as_strided_alias = torch.ops.aten.as_strided.default.redispatch
 view_alias = torch.ops.aten.view.default.redispatch
+#: The way to torch's generated derivative of linear and on to our kernel. The derivative stands
+#: under the key of the one backend of torch's that takes linear whole.
+WHOLE_AUTOGRAD_KEYS = torch._C.DispatchKeySet(
+    torch._C.DispatchKey.AutogradNestedTensor
+) | torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
+redispatch_linear = torch.ops.aten.linear.default.redispatch
+#: How many TorchDispatchModes are in force on this thread.
+dispatch_modes = torch._C._len_torch_dispatch_stack
+
 _set_storage = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
 
 #: storage_offset() is typed as int or SymInt; device tensors have no symbols.

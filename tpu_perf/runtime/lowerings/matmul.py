@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -154,3 +156,40 @@ def addr(
     alpha: Operand = 1,
 ) -> jax.Array:
     return _combine(self, wide(vec1)[:, None] * wide(vec2)[None, :], beta, alpha)
+
+
+def _rows(x: jax.Array) -> jax.Array:
+    """Every dimension but the last as one."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+@lowers("linear")
+def linear(
+    call: Call, input: jax.Array, weight: jax.Array, bias: jax.Array | None = None
+) -> jax.Array:
+    across = weight if weight.ndim == 2 else weight[None]
+    made: jax.Array = product(_rows(input), across, ((1,), (1,)), ((), ()))
+    made = made.reshape(*input.shape[:-1], *weight.shape[:-1])
+    return made if bias is None else made + cast(bias, made.dtype)
+
+
+@lowers("linear_backward")
+def linear_backward(
+    call: Call,
+    self: jax.Array,
+    grad_output: jax.Array,
+    weight: jax.Array,
+    output_mask: Sequence[bool],
+) -> tuple[jax.Array | None, jax.Array | None, jax.Array | None]:
+    """As torch's kernels do, gives weight and bias together; the unwanted one is zeros."""
+    grad = _rows(grad_output)
+    to_input = to_weight = to_bias = None
+    if output_mask[0]:
+        to_input = matmul2(grad, weight).reshape(self.shape)
+    if output_mask[1] or output_mask[2]:
+        to_weight, to_bias = jnp.zeros(weight.shape, grad.dtype), jnp.zeros(weight.shape[0])
+    if output_mask[1]:
+        to_weight = product(grad, _rows(self), ((0,), (0,)), ((), ()))
+    if output_mask[2]:
+        to_bias = jnp.sum(wide(grad), axis=0)
+    return to_input, to_weight, to_bias

@@ -1,7 +1,7 @@
-"""The recorder: takes one tuple per event, keeps columns, counts what it had to drop.
+"""The recorder: takes one row per event, keeps columns, counts what it had to drop.
 
 The hot path is one list append per event, because a Strict op takes ten microseconds in all.
-Tuples become Arrow columns between steps, where no one is timing.
+Rows become Arrow columns between steps, where no one is timing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,21 @@ import pyarrow as pa
 
 from tpu_perf.record.events import EVENT_KINDS
 from tpu_perf.record.store import table_of_rows
+from tpu_perf.recorder.packing import (
+    PACKED_KINDS,
+    dispatch_event,
+    name_number,
+    table_of_packed,
+)
 
-#: Events of one kind held as tuples before `settle` turns them into columns.
+#: Events of one kind held as rows before `settle` turns them into columns.
 SETTLE_AT = 100_000
 #: Events of one kind accepted between two settles; later ones are dropped and counted.
 PENDING_LIMIT = 2_000_000
 
-Append = Callable[[tuple[Any, ...]], None]
+#: A tuple, or for the commonest kinds the bytes that `packing` makes of one.
+Row = tuple[Any, ...] | bytes
+Append = Callable[[Row], None]
 
 
 class _DropCounter:
@@ -32,15 +40,16 @@ class _DropCounter:
     def __init__(self) -> None:
         self.dropped = 0
 
-    def __call__(self, event: tuple[Any, ...]) -> None:
+    def __call__(self, event: Row) -> None:
         self.dropped += 1
 
 
 class Recorder:
-    """Event sinks by kind: `recorder.dispatch((t_start_ns, t_end_ns, op, program, step))`.
+    """Event sinks by kind: `recorder.sync((t_start_ns, t_end_ns, reason, step))`.
 
-    Each sink takes a tuple in the column order of its kind in `record.events`. `step` is the
-    index of the step in progress, -1 outside steps; the runtime puts it into its tuples.
+    Each sink takes a tuple in the column order of its kind in `record.events`; `dispatch`,
+    `execute` and `memory` take it packed (`packing.dispatch_event` and its like). `step` is the
+    index of the step in progress, -1 outside steps; the runtime puts it into its rows.
     """
 
     dispatch: Append
@@ -55,7 +64,7 @@ class Recorder:
     def __init__(self, pending_limit: int = PENDING_LIMIT) -> None:
         self.step = -1
         self._limit = pending_limit
-        self._pending: dict[str, list[tuple[Any, ...]]] = {}
+        self._pending: dict[str, list[Any]] = {}
         self._drops: dict[str, _DropCounter] = {}
         self._settled: dict[str, list[pa.Table]] = {name: [] for name in EVENT_KINDS}
         self._counts: dict[str, int] = dict.fromkeys(EVENT_KINDS, 0)
@@ -64,7 +73,7 @@ class Recorder:
             self._open(name)
 
     def _open(self, name: str) -> None:
-        rows: list[tuple[Any, ...]] = []
+        rows: list[Any] = []
         self._pending[name] = rows
         setattr(self, name, rows.append)
 
@@ -72,7 +81,7 @@ class Recorder:
         self.step = step
 
     def end_step(self) -> None:
-        """Call between steps: turns tuples into columns when many have piled up."""
+        """Call between steps: turns rows into columns when many have piled up."""
         self.step = -1
         for name, rows in self._pending.items():
             if len(rows) >= SETTLE_AT:
@@ -86,7 +95,7 @@ class Recorder:
             del rows[self._limit :]
         if rows:
             self._counts[name] += len(rows)
-            self._settled[name].append(table_of_rows(EVENT_KINDS[name].columns, rows))
+            self._settled[name].append(_table(name, rows))
 
     @property
     def dropped_events(self) -> int:
@@ -100,26 +109,33 @@ class Recorder:
     def drain(self) -> dict[str, pa.Table]:
         """Take everything recorded so far, one Arrow table a kind (empty ones included)."""
         tables = {}
-        for name, kind in EVENT_KINDS.items():
+        for name in EVENT_KINDS:
             self._settle(name)
             parts, self._settled[name] = self._settled[name], []
-            tables[name] = pa.concat_tables(parts or [table_of_rows(kind.columns, [])])
+            tables[name] = pa.concat_tables(parts or [_table(name, [])])
         return tables
 
     def cost_per_event_ns(self, samples: int = 20_000) -> float:
-        """What one event costs the host, measured on a recorder of its own: two clock reads
-        and one append."""
+        """What one event costs the host, measured on a recorder of its own: two clock reads,
+        packing and one append."""
         probe = Recorder()
+        op = name_number("aten::add.Tensor")
         clock = time.perf_counter_ns
         start = clock()
         for _ in range(samples):
             begin = clock()
-            probe.dispatch((begin, clock(), "aten::add.Tensor", 0, probe.step))
+            probe.dispatch(dispatch_event(begin, clock(), op, 0, probe.step))
         with_events = clock() - start
         start = clock()
         for _ in range(samples):
             pass
         return (with_events - (clock() - start)) / samples
+
+
+def _table(name: str, rows: list[Any]) -> pa.Table:
+    kind = EVENT_KINDS[name]
+    return table_of_packed(kind, rows) if name in PACKED_KINDS else (
+        table_of_rows(kind.columns, rows))  # fmt: skip
 
 
 class _Active:

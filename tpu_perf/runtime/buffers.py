@@ -10,6 +10,7 @@ import jax
 import torch
 
 from tpu_perf.recorder import active
+from tpu_perf.recorder.packing import memory_event
 from tpu_perf.runtime.dtypes import numpy_dtype
 from tpu_perf.runtime.memory import MEMORY
 from tpu_perf.runtime.torch_private import (
@@ -114,7 +115,7 @@ class Buffer:
                 MEMORY.peak = live
             recorder = active.recorder
             if recorder is not None:
-                recorder.memory((_clock(), nbytes, live, recorder.step))
+                recorder.memory(memory_event(_clock(), nbytes, live, recorder.step))
 
     def fill(self, array: jax.Array) -> None:
         """Give the buffer its (new) array."""
@@ -141,7 +142,7 @@ class Buffer:
             MEMORY.releases += 1
             recorder = active.recorder
             if recorder is not None:
-                recorder.memory((_clock(), -nbytes, live, recorder.step))
+                recorder.memory(memory_event(_clock(), -nbytes, live, recorder.step))
 
 
 _unwritten: dict[Spec, jax.Array] = {}

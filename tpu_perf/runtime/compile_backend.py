@@ -17,6 +17,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from tpu_perf.recorder import active
+from tpu_perf.recorder.packing import dispatch_event, name_number
 from tpu_perf.runtime.buffers import Spec, buffer_of, wrap
 from tpu_perf.runtime.decompositions import decompositions_for_compile
 from tpu_perf.runtime.dtypes import numpy_dtype
@@ -41,6 +42,7 @@ class CompiledGraph:
                 "torch.compiler.disable, or with TORCH_TPU_CPU_FALLBACK=1"
             )
         self.name = name
+        self.number = name_number(name)
         self.evaluator = GraphEvaluator(module)
         self.ops = sum(n.op == "call_function" for n in module.graph.nodes)
         self.draws = random_draws(module)
@@ -89,7 +91,9 @@ class CompiledGraph:
             else:
                 results.append(wrap(next(outs), spec))
         if recorder is not None:
-            recorder.dispatch((start, _clock(), self.name, program.index, recorder.step))
+            recorder.dispatch(
+                dispatch_event(start, _clock(), self.number, program.index, recorder.step)
+            )
         return results
 
     def _program(self, key: Any, inputs: Sequence[Any]) -> tuple[Program, list[Spec | None]]:

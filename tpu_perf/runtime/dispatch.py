@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tpu_perf.recorder import active
+from tpu_perf.recorder.packing import dispatch_event
 from tpu_perf.runtime.binding import Bound, bind
 from tpu_perf.runtime.call_plan import CallPlan
 from tpu_perf.runtime.debug import DebugCheckFailed, check_indices, check_values, describe, where
@@ -42,12 +43,14 @@ def call(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if mode is EagerMode.DEFER_NEVER:
         result, _, program = run_now(plan, bound)
         if recorder is not None and program is not None:
-            recorder.dispatch((start, _clock(), signature.display, program.index, recorder.step))
+            recorder.dispatch(
+                dispatch_event(start, _clock(), signature.number, program.index, recorder.step)
+            )
         return result
     if mode is EagerMode.DEFER_AND_FUSE:
         result = current_segment().record(plan, bound.buffers, bound.numbers, bound.tensors)
         if recorder is not None:
-            recorder.dispatch((start, _clock(), signature.display, -1, recorder.step))
+            recorder.dispatch(dispatch_event(start, _clock(), signature.number, -1, recorder.step))
         return result
     return _run_checked(signature, plan, bound, start)
 
@@ -63,7 +66,9 @@ def _run_checked(signature: Signature, plan: CallPlan, bound: Bound, start: int)
         raise type(error)(f"{error} ({describe(signature, bound)}{where()})") from error
     recorder = active.recorder
     if recorder is not None and program is not None:
-        recorder.dispatch((start, _clock(), signature.display, program.index, recorder.step))
+        recorder.dispatch(
+            dispatch_event(start, _clock(), signature.number, program.index, recorder.step)
+        )
     return result
 
 

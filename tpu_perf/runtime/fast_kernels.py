@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 
+from tpu_perf.record.events import Tier
 from tpu_perf.recorder import active
+from tpu_perf.recorder.packing import dispatch_event, execute_event
 from tpu_perf.runtime import segment as segments
 from tpu_perf.runtime.binding import bind, static_key
 from tpu_perf.runtime.buffers import Buffer
@@ -43,7 +45,7 @@ def fast_kernel(signature: Signature) -> Callable[..., Any] | None:
     if not tensors or tensors[0] != 0 or len(tensors) > 4 or written not in ([], [0]):
         return None
     shape = tuple((a.kind, a.keyword_only, a.has_default) for a in arguments)
-    names: dict[str, Any] = {"sig": signature, "plans": {}}
+    names: dict[str, Any] = {"sig": signature, "plans": {}, "number": signature.number}
     for i, a in enumerate(arguments):
         names[f"d{i}"] = a.default
     namespace = {**_GLOBALS, **names}
@@ -109,7 +111,7 @@ def _source(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> str:
     _buffers_and_numbers(add, buffers, values)
     add("    if mode is DEFER:")
     add("        out = current_segment().record(plan, buffers, numbers, (a0,))")
-    add("        if rec is not None: rec.dispatch((t0, clock(), plan.op, -1, rec.step))")
+    add("        if rec is not None: rec.dispatch(event(t0, clock(), number, -1, rec.step))")
     add("        return out")
     if inplace:
         add("    overwritten = not plan.reads or plan.reads[0]")
@@ -133,7 +135,7 @@ def _source(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> str:
         add("        f = fresh[0]; result = create(f.size, f.spec.dtype)")
         add("        storage_of(result)._buffer = Buffer(outs[0], f.spec)")
         add("    else: result = many(plan, outs)")
-    add("    if rec is not None: rec.dispatch((t0, clock(), plan.op, program.index, rec.step))")
+    add("    if rec is not None: rec.dispatch(event(t0, clock(), number, program.index, rec.step))")
     add("    return result")
     return "\n".join(lines)
 
@@ -166,8 +168,9 @@ def _array(add: Callable[[str], None], buffer: str, name: str, condition: str = 
 
 def _run(add: Callable[[str], None], values: list[int], first: str) -> None:
     """Code that runs the program on the first array and what the other arguments are."""
-    add("    run = program.call if rec is None else program.run")
-    add("    if rec is None: program.executions += 1; outstanding.anything = True")
+    add("    run = program.call; outstanding.anything = True")
+    add("    program.executions = nth = program.executions + 1")
+    add("    if rec is not None: t1 = clock()")
     if not values:
         add(f"    outs = run({first})")
     elif len(values) == 1:
@@ -179,6 +182,9 @@ def _run(add: Callable[[str], None], values: list[int], first: str) -> None:
         add("    rest = [b.array if b.array is not None and b.segment is None "
             "else b.ready('unknown') for b in buffers[1:]]")  # fmt: skip
         add(f"    outs = run({first}*rest, *numbers)")
+    add("    if rec is not None:")
+    add("        tier = program.tier if nth == 1 else MEMORY")
+    add("        rec.execute(execute_event(t1, clock(), program.index, tier, rec.step))")
 
 
 def _positional(shape: tuple[tuple[str, bool, bool], ...]) -> list[str]:
@@ -252,4 +258,5 @@ _GLOBALS: dict[str, Any] = {
     "learn": _learn, "defaults_only": _defaults_only, "call": _call, "Buffer": Buffer,
     "create": create_empty_tensor, "many": _many, "strict_program": _strict_program,
     "current_segment": segments.current_segment, "outstanding": OUTSTANDING,
+    "event": dispatch_event, "execute_event": execute_event, "MEMORY": Tier.MEMORY,
 }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from tpu_perf.recorder import active
+from tpu_perf.recorder.packing import memory_event
 
 _clock = time.perf_counter_ns
 
@@ -31,7 +32,7 @@ class Memory:
             self.peak = live
         recorder = active.recorder
         if recorder is not None:
-            recorder.memory((_clock(), nbytes, live, recorder.step))
+            recorder.memory(memory_event(_clock(), nbytes, live, recorder.step))
 
     def reset_peak(self) -> None:
         self.peak = self.allocated

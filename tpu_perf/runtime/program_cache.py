@@ -20,6 +20,7 @@ import numpy as np
 
 from tpu_perf.record.events import Tier
 from tpu_perf.recorder import active
+from tpu_perf.recorder.packing import execute_event
 from tpu_perf.runtime import jax_private
 from tpu_perf.runtime.cache_directory import CacheDirectory, CacheEntry
 from tpu_perf.runtime.outstanding import OUTSTANDING
@@ -65,7 +66,7 @@ class Program:
         if recorder is None:
             return outs
         tier = self.tier if first == 1 else Tier.MEMORY
-        recorder.execute((start, _clock(), self.index, tier, recorder.step))
+        recorder.execute(execute_event(start, _clock(), self.index, tier, recorder.step))
         return outs
 
 

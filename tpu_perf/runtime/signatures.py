@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tpu_perf.recorder.packing import name_number
 from tpu_perf.runtime.lowerings.registry import TABLE, Lowering
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class Signature:
     is_out: bool
     lowering: Lowering | None
     plans: dict[Any, CallPlan] = field(default_factory=dict)
+    number: int = field(init=False)  # stands for `display` in recorded events
+
+    def __post_init__(self) -> None:
+        self.number = name_number(self.display)
 
     @property
     def display(self) -> str:

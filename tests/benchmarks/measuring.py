@@ -96,7 +96,9 @@ def _step_launch(
             (worker, _units(message["step_ns"]), spec.variant)
             for (worker, message), spec in zip(ready, (pair.first, pair.second), strict=True)
         ]
-        turns = _TURNS_IN_ONE_PROCESS if len(started) == 1 else 1
+        # Long steps stay as few as before.
+        most = bursts[0][1] // (2 * _LEAST_UNITS) if len(started) == 1 else 1
+        turns = max(1, min(_TURNS_IN_ONE_PROCESS, most))
         found = []
         for _ in range(rounds):
             sides: Round = ([], [])

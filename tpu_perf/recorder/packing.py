@@ -31,6 +31,13 @@ execute_event = _pack(EXECUTE)
 #: t_ns, delta_bytes, live_bytes, step
 memory_event = _pack(MEMORY)
 
+#: A Strict op, which is a dispatch and the execution inside it: the dispatch's start, the
+#: execution's start and end, the dispatch's end, number of the op's name, program, tier, step
+op_event = struct.Struct("8q").pack
+_OF_DISPATCH, _OF_EXECUTE = [0, 3, 4, 5, 7], [1, 2, 5, 6, 7]
+
+KINDS_OF_AN_OP = {DISPATCH.name, EXECUTE.name}
+
 _numbers: dict[str, int] = {}
 _names: list[str] = []
 
@@ -46,7 +53,19 @@ def name_number(name: str) -> int:
 
 def table_of_packed(kind: EventKind, rows: Sequence[bytes]) -> pa.Table:
     """Packed events of one kind as a table."""
-    values = np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(kind.columns))
+    return _table(kind, np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(kind.columns)))
+
+
+def tables_of_ops(rows: Sequence[bytes]) -> dict[str, pa.Table]:
+    """Packed Strict ops as a dispatch table and an execute table of as many rows."""
+    values = np.frombuffer(b"".join(rows), np.int64).reshape(-1, 8)
+    return {
+        DISPATCH.name: _table(DISPATCH, values[:, _OF_DISPATCH]),
+        EXECUTE.name: _table(EXECUTE, values[:, _OF_EXECUTE]),
+    }
+
+
+def _table(kind: EventKind, values: np.ndarray[Any, Any]) -> pa.Table:
     schema = arrow_schema(kind.columns)
     arrays = []
     for i, (field, (_, column_type)) in enumerate(zip(schema, kind.columns, strict=True)):

@@ -16,12 +16,15 @@ import pyarrow as pa
 from tpu_perf.record.events import EVENT_KINDS
 from tpu_perf.record.store import table_of_rows
 from tpu_perf.recorder.packing import (
+    KINDS_OF_AN_OP,
     PACKED_KINDS,
     dispatch_event,
     name_number,
     table_of_packed,
+    tables_of_ops,
 )
 
+_OPS = "op"
 #: Events of one kind held as rows before `settle` turns them into columns.
 SETTLE_AT = 100_000
 #: Events of one kind accepted between two settles; later ones are dropped and counted.
@@ -48,7 +51,8 @@ class Recorder:
     """Event sinks by kind: `recorder.sync((t_start_ns, t_end_ns, reason, step))`.
 
     Each sink takes a tuple in the column order of its kind in `record.events`; `dispatch`,
-    `execute` and `memory` take it packed (`packing.dispatch_event` and its like). `step` is the
+    `execute` and `memory` take it packed (`packing.dispatch_event` and its like). `op` takes a
+    dispatch and the execution inside it at once. `step` is the
     index of the step in progress, -1 outside steps; the runtime puts it into its rows.
     """
 
@@ -60,6 +64,7 @@ class Recorder:
     transfer: Append
     sync: Append
     fallback: Append
+    op: Append
 
     def __init__(self, pending_limit: int = PENDING_LIMIT) -> None:
         self.step = -1
@@ -68,7 +73,7 @@ class Recorder:
         self._drops: dict[str, _DropCounter] = {}
         self._settled: dict[str, list[pa.Table]] = {name: [] for name in EVENT_KINDS}
         self._counts: dict[str, int] = dict.fromkeys(EVENT_KINDS, 0)
-        for name in EVENT_KINDS:
+        for name in (*EVENT_KINDS, _OPS):
             self._drops[name] = _DropCounter()
             self._open(name)
 
@@ -94,25 +99,32 @@ class Recorder:
             self._drops[name].dropped += len(rows) - self._limit
             del rows[self._limit :]
         if rows:
-            self._counts[name] += len(rows)
-            self._settled[name].append(_table(name, rows))
+            made = tables_of_ops(rows) if name == _OPS else {name: _table(name, rows)}
+            for kind, table in made.items():
+                self._counts[kind] += len(rows)
+                self._settled[kind].append(table)
 
     @property
     def dropped_events(self) -> int:
         """Events that were not kept, over all kinds."""
-        return sum(counter.dropped for counter in self._drops.values())
+        dropped = sum(counter.dropped for counter in self._drops.values())
+        return dropped + self._drops[_OPS].dropped  # an op is two events
 
     def event_count(self, kind: str) -> int:
         """Events of this kind kept so far, drained ones included."""
-        return self._counts[kind] + len(self._pending[kind])
+        ops = len(self._pending[_OPS]) if kind in KINDS_OF_AN_OP else 0
+        return self._counts[kind] + len(self._pending[kind]) + ops
 
     def drain(self) -> dict[str, pa.Table]:
         """Take everything recorded so far, one Arrow table a kind (empty ones included)."""
         tables = {}
+        self._settle(_OPS)
         for name in EVENT_KINDS:
             self._settle(name)
             parts, self._settled[name] = self._settled[name], []
             tables[name] = pa.concat_tables(parts or [_table(name, [])])
+            if name in KINDS_OF_AN_OP and len(parts) > 1:
+                tables[name] = tables[name].unify_dictionaries().sort_by("t_start_ns")
         return tables
 
     def cost_per_event_ns(self, samples: int = 20_000) -> float:

@@ -17,7 +17,7 @@ import torch
 
 from tpu_perf.record.events import Tier
 from tpu_perf.recorder import active
-from tpu_perf.recorder.packing import dispatch_event, execute_event
+from tpu_perf.recorder.packing import dispatch_event, op_event
 from tpu_perf.runtime import segment as segments
 from tpu_perf.runtime.binding import bind, static_key
 from tpu_perf.runtime.buffers import Buffer
@@ -135,7 +135,9 @@ def _source(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> str:
         add("        f = fresh[0]; result = create(f.size, f.spec.dtype)")
         add("        storage_of(result)._buffer = Buffer(outs[0], f.spec)")
         add("    else: result = many(plan, outs)")
-    add("    if rec is not None: rec.dispatch(event(t0, clock(), number, program.index, rec.step))")
+    add("    if rec is not None:")
+    add("        tier = program.tier if nth == 1 else MEMORY")
+    add("        rec.op(op_event(t0, t1, t2, clock(), number, program.index, tier, rec.step))")
     add("    return result")
     return "\n".join(lines)
 
@@ -182,9 +184,7 @@ def _run(add: Callable[[str], None], values: list[int], first: str) -> None:
         add("    rest = [b.array if b.array is not None and b.segment is None "
             "else b.ready('unknown') for b in buffers[1:]]")  # fmt: skip
         add(f"    outs = run({first}*rest, *numbers)")
-    add("    if rec is not None:")
-    add("        tier = program.tier if nth == 1 else MEMORY")
-    add("        rec.execute(execute_event(t1, clock(), program.index, tier, rec.step))")
+    add("    if rec is not None: t2 = clock()")
 
 
 def _positional(shape: tuple[tuple[str, bool, bool], ...]) -> list[str]:
@@ -258,5 +258,5 @@ _GLOBALS: dict[str, Any] = {
     "learn": _learn, "defaults_only": _defaults_only, "call": _call, "Buffer": Buffer,
     "create": create_empty_tensor, "many": _many, "strict_program": _strict_program,
     "current_segment": segments.current_segment, "outstanding": OUTSTANDING,
-    "event": dispatch_event, "execute_event": execute_event, "MEMORY": Tier.MEMORY,
+    "event": dispatch_event, "op_event": op_event, "MEMORY": int(Tier.MEMORY),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -195,3 +196,31 @@ def test_gradients_that_accumulate_over_steps_are_kept() -> None:
         return [float(step(x.to(device))) for x in _batches(7)]
 
     assert run("tpu") == pytest.approx(run("cpu"), rel=1e-4)
+
+
+def test_a_fence_waits_for_every_step() -> None:
+    torch.manual_seed(0)
+    weights = [torch.randn(700, 700).to("tpu") for _ in range(2)]
+
+    def slow(index: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        def step(x: torch.Tensor) -> torch.Tensor:
+            for _ in range(6):
+                x = x @ weights[index] / 27
+            weights[index].copy_(x)
+            return x.sum()
+
+        return step
+
+    steps = [WholeStep(slow(0)), WholeStep(slow(1))]
+    x = torch.randn(700, 700).to("tpu")
+    for _ in range(4):  # recorded, then replayed; the two do not depend on one another
+        for step in steps:
+            step(x)
+    assert all(step.replays for step in steps)
+    for rounds in (1, 3):
+        for _ in range(rounds):
+            results = [step(x) for step in steps]
+        torch.tpu.synchronize()  # type: ignore[attr-defined]
+        for tensor in (*weights, *results):
+            array: Any = buffer_of(tensor).ready()
+            assert array.is_ready()

@@ -92,13 +92,13 @@ def _step_launch(
                 started[built] = (worker, worker.ready())
         ready = [started[replace(s, variant="plain")] for s in (pair.first, pair.second)]
         _check_evidence([message["values"] for _, message in ready])
+        # As many turns as leave each a burst worth its uncounted unit.
+        fitting = _units(ready[0][1]["step_ns"]) // (2 * _LEAST_UNITS)
+        turns = max(1, min(_TURNS_IN_ONE_PROCESS, fitting)) if len(started) == 1 else 1
         bursts = [
-            (worker, _units(message["step_ns"]), spec.variant)
+            (worker, max(_LEAST_UNITS, _units(message["step_ns"]) // turns), spec.variant)
             for (worker, message), spec in zip(ready, (pair.first, pair.second), strict=True)
         ]
-        # Long steps stay as few as before.
-        most = bursts[0][1] // (2 * _LEAST_UNITS) if len(started) == 1 else 1
-        turns = max(1, min(_TURNS_IN_ONE_PROCESS, most))
         found = []
         for _ in range(rounds):
             sides: Round = ([], [])
@@ -106,7 +106,6 @@ def _step_launch(
                 start = order.randrange(2)
                 for side in (start, 1 - start, 1 - start, start):
                     worker, units, variant = bursts[side]
-                    units = max(_LEAST_UNITS, units // turns)
                     sides[side].extend(worker.run(units + _UNCOUNTED, variant)[_UNCOUNTED:])
             found.append(sides)
         last = found[-1]

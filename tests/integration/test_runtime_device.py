@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 import tpu_perf.runtime.device  # noqa: F401 - loads device "tpu"
+from tests.integration.comparing import same_on_device
 from tpu_perf.recorder import Recorder, record_into
 from tpu_perf.runtime.buffers import buffer_of
 from tpu_perf.runtime.modes import STATE, EagerMode, mode_set_to
 
-MODES = [EagerMode.DEFER_NEVER, EagerMode.DEFER_AND_FUSE]
 tpu = torch.tpu  # type: ignore[attr-defined]
-
-
-@pytest.fixture(params=MODES, ids=lambda m: m.name)
-def mode(request: pytest.FixtureRequest) -> Iterator[EagerMode]:
-    with mode_set_to(request.param):
-        yield request.param
 
 
 def _pair(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
     host = torch.randn(*shape)
     return host, host.to("tpu")
-
-
-def _same(device: torch.Tensor, host: torch.Tensor) -> None:
-    assert device.device.type == "tpu"
-    assert device.stride() == host.stride()
-    torch.testing.assert_close(device.cpu(), host, rtol=1e-5, atol=1e-6)
 
 
 def test_plain_tensor_not_a_subclass() -> None:
@@ -63,10 +49,10 @@ def test_plain_tensor_not_a_subclass() -> None:
 def test_views_alias_their_base(view: object, mode: EagerMode) -> None:
     host, device = _pair(4, 6)
     ours, theirs = view(device), view(host)  # type: ignore[operator]
-    _same(ours, theirs)
+    same_on_device(ours, theirs)
     device.mul_(2)
     host.mul_(2)
-    _same(ours, theirs)
+    same_on_device(ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -90,15 +76,15 @@ def test_writes_through_views_reach_the_base(write: object, mode: EagerMode) -> 
     host, device = _pair(4, 6)
     write(device)  # type: ignore[operator]
     write(host)  # type: ignore[operator]
-    _same(device, host)
+    same_on_device(device, host)
 
 
 def test_out_of_place_result_geometry(mode: EagerMode) -> None:
     host, device = _pair(4, 6)
-    _same(device.t() + 1, host.t() + 1)
-    _same(device.t().clone(), host.t().clone())
+    same_on_device(device.t() + 1, host.t() + 1)
+    same_on_device(device.t().clone(), host.t().clone())
     images = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    _same(images.to("tpu") * 2, images * 2)
+    same_on_device(images.to("tpu") * 2, images * 2)
 
 
 @pytest.mark.parametrize("other", [2, 2.5, True, torch.tensor(3), torch.tensor(1.5)])
@@ -125,85 +111,6 @@ def test_autograd_through_views_and_in_place(mode: EagerMode) -> None:
     work(device).backward()
     assert device.grad is not None
     torch.testing.assert_close(device.grad.cpu(), host.grad)
-
-
-def test_parts_of_a_complex_result(mode: EagerMode) -> None:
-    host = torch.complex(torch.randn(3, 4), torch.randn(3, 4))
-    device = host.to("tpu")
-    for part in (torch.real, torch.imag, torch.view_as_real):
-        _same(part(device * device), part(host * host))
-        _same(part(device * device.conj()) + 1, part(host * host.conj()) + 1)
-    for use in (torch.clone, torch.imag, lambda x: x.t() @ x, lambda x: x.sum(0)):
-        _same(use(device.conj()), use(host.conj()))
-    assert device.conj().cpu().equal(host.conj())
-    made = device * 2
-    made.real.add_(1)
-    _same(made, torch.complex(host.real * 2 + 1, host.imag * 2))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
-@pytest.mark.parametrize("weighted", [True, False])
-def test_rms_norm_and_its_derivatives(mode: EagerMode, dtype: torch.dtype, weighted: bool) -> None:
-    def work(*inputs: torch.Tensor) -> list[torch.Tensor]:
-        weight = inputs[1] if weighted else None
-        y = torch.nn.functional.rms_norm(inputs[0], (4,), weight, 1e-5)
-        first = torch.autograd.grad((y * y.conj()).real.sum(), inputs, create_graph=True)
-        power = torch.stack([(g * g.conj()).real.sum() for g in first]).sum()
-        return [y, *first, *torch.autograd.grad(power, inputs)]
-
-    hosts = [torch.randn(3, 4, dtype=dtype), torch.randn(4, dtype=dtype)][: 1 + weighted]
-    devices = [h.to("tpu").requires_grad_() for h in hosts]
-    theirs_all = work(*[h.requires_grad_() for h in hosts])
-    for ours, theirs in zip(work(*devices), theirs_all, strict=True):
-        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
-
-
-LINEAR = [
-    ((2, 3), (4, 3), None), ((2, 3), (4, 3), (4,)), ((5, 2, 3), (4, 3), (4,)), ((3,), (4, 3), None),
-    ((5, 2, 3), (3,), None), ((0, 3), (4, 3), (4,)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
-@pytest.mark.parametrize("shapes", LINEAR, ids=str)
-def test_linear_and_its_derivatives(mode: EagerMode, dtype: torch.dtype, shapes: Any) -> None:
-    def work(*inputs: torch.Tensor) -> list[torch.Tensor]:
-        y = torch.nn.functional.linear(*inputs)
-        first = torch.autograd.grad((y * y.conj()).real.sum(), inputs, create_graph=True)
-        power = torch.stack([(g * g.conj()).real.sum() for g in first]).sum()
-        return [y, *first, *torch.autograd.grad(power, inputs)]
-
-    hosts = [torch.randn(s, dtype=dtype) for s in shapes if s is not None]
-    devices = [h.to("tpu").requires_grad_() for h in hosts]
-    theirs_all = work(*[h.requires_grad_() for h in hosts])
-    for ours, theirs in zip(work(*devices), theirs_all, strict=True):
-        assert ours.stride() == theirs.stride()
-        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("trained", ["weight", "bias", "neither"])
-def test_linear_with_frozen_parts_is_one_op_each_way(trained: str) -> None:
-    torch.manual_seed(0)
-    host = torch.nn.Linear(3, 4)
-    for name, parameter in host.named_parameters():
-        parameter.requires_grad_(name == trained)
-    device = copy.deepcopy(host).to("tpu")
-    x = torch.randn(2, 5, 3)
-    inputs = [x.clone().requires_grad_(), x.to("tpu").requires_grad_()]
-    host(inputs[0]).square().sum().backward()
-    recorder = Recorder()
-    with record_into(recorder):
-        device(inputs[1]).square().sum().backward()
-    ops = recorder.drain()["dispatch"]["op"].to_pylist()
-    assert ops.count("aten::linear.default") == ops.count("aten::linear_backward.default") == 1
-    assert not any("mm" in op for op in ops)
-    pairs = [(inputs[1].grad, inputs[0].grad)]
-    pairs += [(d.grad, h.grad) for d, h in zip(device.parameters(), host.parameters(), strict=True)]
-    for ours, theirs in pairs:
-        if theirs is None or ours is None:
-            assert ours is theirs
-        else:
-            torch.testing.assert_close(ours.cpu(), theirs)
 
 
 def test_device_mixing_is_refused() -> None:

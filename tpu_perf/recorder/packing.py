@@ -53,19 +53,21 @@ def name_number(name: str) -> int:
 
 def table_of_packed(kind: EventKind, rows: Sequence[bytes]) -> pa.Table:
     """Packed events of one kind as a table."""
-    return _table(kind, np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(kind.columns)))
+    return _table_of_values(
+        kind, np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(kind.columns))
+    )
 
 
 def tables_of_ops(rows: Sequence[bytes]) -> dict[str, pa.Table]:
     """Packed Strict ops as a dispatch table and an execute table of as many rows."""
     values = np.frombuffer(b"".join(rows), np.int64).reshape(-1, 8)
     return {
-        DISPATCH.name: _table(DISPATCH, values[:, _OF_DISPATCH]),
-        EXECUTE.name: _table(EXECUTE, values[:, _OF_EXECUTE]),
+        DISPATCH.name: _table_of_values(DISPATCH, values[:, _OF_DISPATCH]),
+        EXECUTE.name: _table_of_values(EXECUTE, values[:, _OF_EXECUTE]),
     }
 
 
-def _table(kind: EventKind, values: np.ndarray[Any, Any]) -> pa.Table:
+def _table_of_values(kind: EventKind, values: np.ndarray[Any, Any]) -> pa.Table:
     schema = arrow_schema(kind.columns)
     arrays = []
     for i, (field, (_, column_type)) in enumerate(zip(schema, kind.columns, strict=True)):

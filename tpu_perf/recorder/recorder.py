@@ -52,8 +52,8 @@ class Recorder:
 
     Each sink takes a tuple in the column order of its kind in `record.events`; `dispatch`,
     `execute` and `memory` take it packed (`packing.dispatch_event` and its like). `op` takes a
-    dispatch and the execution inside it at once. `step` is the
-    index of the step in progress, -1 outside steps; the runtime puts it into its rows.
+    dispatch and the execution inside it at once. `step` is the index of the step in progress, -1
+    outside steps; the runtime puts it into its rows.
     """
 
     dispatch: Append
@@ -146,8 +146,9 @@ class Recorder:
 
 def _table(name: str, rows: list[Any]) -> pa.Table:
     kind = EVENT_KINDS[name]
-    return table_of_packed(kind, rows) if name in PACKED_KINDS else (
-        table_of_rows(kind.columns, rows))  # fmt: skip
+    if name in PACKED_KINDS:
+        return table_of_packed(kind, rows)
+    return table_of_rows(kind.columns, rows)
 
 
 class _Active:

@@ -47,8 +47,7 @@ class CompiledGraph:
         self.ops = sum(n.op == "call_function" for n in module.graph.nodes)
         self.draws = random_draws(module)
         self.text = _graph_text(module, self.evaluator.constants)
-        placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
-        position = {n: i for i, n in enumerate(placeholders)}
+        position = {n: i for i, n in enumerate(module.graph.find_nodes(op="placeholder"))}
         outputs = next(n for n in module.graph.nodes if n.op == "output").args[0]
         flat = list(torch.utils._pytree.tree_leaves(outputs, is_leaf=lambda x: x is None))
         #: For every output: the input it simply hands on (no program output), or None.
@@ -71,9 +70,10 @@ class CompiledGraph:
                 if array is None or buffer.segment is not None:
                     array = buffer.ready(_REASON)
                 arrays.append(array)
-                key.append(
-                    (buffer.spec, value.dtype, value.shape, value.stride(), value.storage_offset())
-                )
+                may_be_turned = buffer.spec.may_be_turned
+                turned = (value.is_conj(), value.is_neg()) if may_be_turned else ()
+                key.append((buffer.spec, value.dtype, value.shape, value.stride(),
+                            value.storage_offset(), *turned))  # fmt: skip
             else:
                 key.append(value)
         program, specs = self._program(tuple(key), inputs)
@@ -104,7 +104,7 @@ class CompiledGraph:
 
     def _build(self, key: Any) -> Program:
         views: list[ViewPlan | int | float] = [
-            view_plan(k[0], k[1], tuple(k[2]), tuple(k[3]), k[4]) if isinstance(k, tuple) else k
+            view_plan(k[0], k[1], tuple(k[2]), tuple(k[3]), *k[4:]) if isinstance(k, tuple) else k
             for k in key
         ]
         avals = [
@@ -126,10 +126,7 @@ class CompiledGraph:
             results = self.evaluator(values, seed, offset)
             return tuple(results[i] for i in wanted if results[i] is not None)
 
-        geometry = [
-            f"{v.spec!r}{v.dtype}{v.size}{v.stride}{v.offset}" if isinstance(v, ViewPlan) else v
-            for v in views
-        ]
+        geometry = [v.text if isinstance(v, ViewPlan) else v for v in views]
         return CACHE.build(
             name=self.name, kind="graph", ops=self.ops,
             key_text=f"graph({geometry})\n{self.text}", compute=compute, in_avals=avals,

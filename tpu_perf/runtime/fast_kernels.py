@@ -75,31 +75,7 @@ def _source(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> str:
     for i in numbers:
         add(f"    if a{i} is not d{i} and (a{i} != d{i} or a{i}.__class__ is not d{i}.__class__):")
         add(f"        return {slow}")
-    key: list[str] = []
-    buffers: list[str] = []
-    values: list[int] = []
-    for i in tensors:
-        if i == 0:
-            add("    try: b0 = storage_of(a0)._buffer")
-            add(f"    except (AttributeError, TypeError): return {slow}")
-            add("    s0 = b0.spec")
-            add(f"    if s0.reinterpreted: return {slow}")
-            key += ["a0.shape", "a0.stride()", "a0.storage_offset()", "s0"]
-            buffers.append("b0")
-            continue
-        add(f"    if a{i}.__class__ is float or a{i}.__class__ is int:")
-        add(f"        k{i} = a{i}.__class__; b{i} = None")
-        add(f"    elif a{i} is None: k{i} = b{i} = None")
-        add("    else:")
-        add(f"        try: b{i} = storage_of(a{i})._buffer")
-        add(f"        except (AttributeError, TypeError): return {slow}")
-        add(f"        s{i} = b{i}.spec")
-        aliased = f" or b{i} is b0" if inplace else ""
-        add(f"        if s{i}.reinterpreted{aliased}: return {slow}")
-        add(f"        k{i} = (a{i}.shape, a{i}.stride(), a{i}.storage_offset(), s{i})")
-        key.append(f"k{i}")
-        buffers.append(f"b{i}")
-        values.append(i)
+    key = _tensor_keys(add, tensors, slow, inplace)
     for i, (kind, keyword, _) in enumerate(shape):
         if kind == STATIC and not keyword:
             key.append(f"(a{i} if a{i}.__class__ in PLAIN else static_key(a{i}))")
@@ -108,28 +84,57 @@ def _source(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> str:
     add("    if plan is None:")
     add(f"        plan = learn(sig, plans, key, ({everything}))")
     add(f"        if plan is None: return {slow}")
-    _buffers_and_numbers(add, buffers, values)
+    _buffers_and_numbers(add, tensors[1:])
     add("    if mode is DEFER:")
     add("        out = current_segment().record(plan, buffers, numbers, (a0,))")
     add("        if rec is not None: rec.dispatch(event(t0, clock(), number, -1, rec.step))")
     add("        return out")
+    _strict(add, tensors[1:], inplace)
+    return "\n".join(lines)
+
+
+def _tensor_keys(
+    add: Callable[[str], None], tensors: list[int], slow: str, inplace: bool
+) -> list[str]:
+    """Code that finds the buffers `b0`... of the tensor arguments; returns their parts of the
+    key."""
+    add("    try: b0 = storage_of(a0)._buffer")
+    add(f"    except (AttributeError, TypeError): return {slow}")
+    add("    s0 = b0.spec")
+    add(f"    if s0.may_be_turned: return {slow}")
+    key = ["a0.shape", "a0.stride()", "a0.storage_offset()", "s0"]
+    for i in tensors[1:]:
+        add(f"    if a{i}.__class__ is float or a{i}.__class__ is int:")
+        add(f"        k{i} = a{i}.__class__; b{i} = None")
+        add(f"    elif a{i} is None: k{i} = b{i} = None")
+        add("    else:")
+        add(f"        try: b{i} = storage_of(a{i})._buffer")
+        add(f"        except (AttributeError, TypeError): return {slow}")
+        add(f"        s{i} = b{i}.spec")
+        aliased = f" or b{i} is b0" if inplace else ""
+        add(f"        if s{i}.may_be_turned{aliased}: return {slow}")
+        add(f"        k{i} = (a{i}.shape, a{i}.stride(), a{i}.storage_offset(), s{i})")
+        key.append(f"k{i}")
+    return key
+
+
+def _strict(add: Callable[[str], None], values: list[int], inplace: bool) -> None:
+    """Code that runs the plan's program now and makes the result."""
     if inplace:
         add("    overwritten = not plan.reads or plan.reads[0]")
         add("    if overwritten or b0.shared: program = plan.program")
         add("    else: program = plan.donating")
         add("    if program is None: program = strict_program(plan, b0)")
         _array(add, "b0", "x0", "    if not overwritten:")
-    else:
-        add("    program = plan.program")
-        add("    if program is None: program = strict_program(plan, None)")
-        _array(add, "b0", "x0")
-    first = "" if not inplace else "*(() if overwritten else (x0,)), "
-    _run(add, values, first or "x0, ")
-    if inplace:
+        _run(add, values, "*(() if overwritten else (x0,)), ")
         add("    b0.array = outs[0]; b0.shared = False; b0.segment = None")
         add("    if not b0.counted: b0.fill(outs[0])")
         add("    result = a0")
     else:
+        add("    program = plan.program")
+        add("    if program is None: program = strict_program(plan, None)")
+        _array(add, "b0", "x0")
+        _run(add, values, "x0, ")
         add("    fresh = plan.fresh")
         add("    if plan.single:")
         add("        f = fresh[0]; result = create(f.size, f.spec.dtype)")
@@ -139,10 +144,9 @@ def _source(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> str:
     add("        tier = program.tier if nth == 1 else MEMORY")
     add("        rec.op(op_event(t0, t1, t2, clock(), number, program.index, tier, rec.step))")
     add("    return result")
-    return "\n".join(lines)
 
 
-def _buffers_and_numbers(add: Callable[[str], None], buffers: list[str], values: list[int]) -> None:
+def _buffers_and_numbers(add: Callable[[str], None], values: list[int]) -> None:
     if not values:
         add("    buffers = (b0,); numbers = NONE")
     elif len(values) == 1:
@@ -151,7 +155,8 @@ def _buffers_and_numbers(add: Callable[[str], None], buffers: list[str], values:
         add(f"    elif k{i} is None: buffers = (b0,); numbers = NONE")
         add(f"    else: buffers = (b0,); numbers = (a{i},)")
     else:
-        add(f"    buffers = [b for b in ({', '.join(buffers)}) if b is not None]")
+        found = ", ".join(f"b{i}" for i in (0, *values))
+        add(f"    buffers = [b for b in ({found}) if b is not None]")
         pairs = ", ".join(f"(a{i}, k{i})" for i in values)
         add(f"    numbers = [a for a, k in ({pairs}) if k is float or k is int] "
             "if plan.number_kinds else NONE")  # fmt: skip
@@ -211,8 +216,6 @@ def _learn(
     """The plan of a call that the generated code can run, kept under its own key."""
     bound = bind(signature, args, {})
     plan = signature.plans.get(bound.key)
-    if any(buffer.spec.may_be_turned for buffer in bound.buffers):
-        return None
     if plan is None or not _is_simple(plan, bound.slot_of):
         return None
     plans[key] = plan

@@ -74,8 +74,7 @@ def read_view(view: Any, base: jax.Array) -> jax.Array:
         name="read_view",
         kind="transfer",
         ops=1,
-        key_text=f"read_view({view.spec!r}, {view.dtype}, {view.size}, {view.stride}, "
-        f"{view.offset}, {view.conjugated}, {view.negated})",
+        key_text=f"read_view({view.text})",
         compute=lambda x: (view.read(x),),
         in_avals=[(view.spec.shape, numpy_dtype(view.spec.dtype))],
     )

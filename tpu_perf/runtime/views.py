@@ -46,6 +46,12 @@ class ViewPlan:
     conjugated: bool
     negated: bool
 
+    @property
+    def text(self) -> str:
+        """Everything that decides how the view reads, for cache keys."""
+        turned = f", conj {self.conjugated} neg {self.negated}" * (self.conjugated or self.negated)
+        return f"{self.spec!r}, {self.dtype}, {self.size}, {self.stride}, {self.offset}{turned}"
+
     def read(self, base: jax.Array) -> jax.Array:
         """The tensor's value, shape `size`, from the buffer's array."""
         if self.identity:

@@ -1,0 +1,139 @@
+"""Worker processes that check cells; one that crashes or hangs costs its cell only."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import IO, Any
+
+from tests.conformance.cells import Cell, Result
+
+#: Programs here run once, so compile time is all the time. The last flag keeps LLVM from
+#: starting threads of its own in each of the workers.
+_FAST_COMPILE = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_parallel_codegen_split_count=1"
+)
+#: Ops after which a worker is replaced: PJRT and dynamo keep some of what they compile.
+_OPS_PER_WORKER = 60
+
+Report = Callable[[Result], None]
+
+
+class _Worker:
+    def __init__(self, optimized: bool) -> None:
+        environment = dict(os.environ)
+        environment.pop("TORCH_TPU_CPU_FALLBACK", None)
+        environment.pop("TPU_PERF_CPU_FALLBACK", None)
+        environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+        if not optimized:
+            flags = environment.get("XLA_FLAGS", "")
+            environment["XLA_FLAGS"] = f"{flags} {_FAST_COMPILE}".strip()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.conformance.worker"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=environment, text=True,
+        )  # fmt: skip
+        self.lines: queue.Queue[str | None] = queue.Queue()
+        self.last_words: list[str] = []
+        self.ops = 0
+        threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True).start()
+        threading.Thread(target=self._listen, args=(self.process.stderr,), daemon=True).start()
+
+    def _read(self, pipe: IO[str]) -> None:
+        for line in pipe:
+            self.lines.put(line)
+        self.lines.put(None)
+
+    def _listen(self, pipe: IO[str]) -> None:
+        for line in pipe:
+            self.last_words = [*self.last_words[-5:], line.strip()]
+
+    def send(self, cells: Sequence[Cell]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([asdict(c) for c in cells]) + "\n")
+        self.process.stdin.flush()
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def run(
+    work: Sequence[Sequence[Cell]], jobs: int, limit_s: float, optimized: bool, report: Report
+) -> None:
+    """Check lists of cells (one list an op) in `jobs` processes; `report` gets each result."""
+    waiting: queue.SimpleQueue[Sequence[Cell]] = queue.SimpleQueue()
+    for cells in work:
+        waiting.put(cells)
+    lock = threading.Lock()
+
+    def locked(result: Result) -> None:
+        with lock:
+            report(result)
+
+    threads = [
+        threading.Thread(target=_serve, args=(waiting, limit_s, optimized, locked), daemon=True)
+        for _ in range(max(1, min(jobs, len(work))))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _serve(
+    waiting: queue.SimpleQueue[Sequence[Cell]], limit_s: float, optimized: bool, report: Report
+) -> None:
+    worker: _Worker | None = None
+    try:
+        while True:
+            try:
+                cells = list(waiting.get_nowait())
+            except queue.Empty:
+                return
+            while cells:
+                if worker is None or worker.ops >= _OPS_PER_WORKER:
+                    if worker is not None:
+                        worker.stop()
+                    worker = _Worker(optimized)
+                worker.ops += 1
+                answered, problem = _one_list(worker, cells, limit_s, report)
+                cells = cells[answered:]
+                if problem is not None:
+                    words = " ".join(worker.last_words)[-400:]
+                    worker.stop()
+                    worker = None
+                    report(Result(cells[0], "failed", 1, 1, f"{problem} {words}".strip()))
+                    cells = cells[1:]
+    finally:
+        if worker is not None:
+            worker.stop()
+
+
+def _one_list(
+    worker: _Worker, cells: Sequence[Cell], limit_s: float, report: Report
+) -> tuple[int, str | None]:
+    """How many cells were answered, and what ended the list early."""
+    worker.send(cells)
+    answered = 0
+    while True:
+        try:
+            line = worker.lines.get(timeout=limit_s)
+        except queue.Empty:
+            return answered, f"timed out after {limit_s:.0f} s"
+        if line is None:
+            code = worker.process.wait()
+            return answered, f"the process died (exit code {code})"
+        message: dict[str, Any] = json.loads(line)
+        if "result" in message:
+            report(Result.from_json(message["result"]))
+            answered += 1
+        elif "done" in message:
+            return answered, None

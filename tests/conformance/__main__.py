@@ -27,6 +27,8 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--mode", action="append", choices=MODES)
     parser.add_argument("--dtype", action="append", choices=DTYPES)
     parser.add_argument("--check", action="append", choices=CHECKS)
+    parser.add_argument("--few", type=int, metavar="K",
+                        help="at most K samples a cell, spread evenly over them")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit", type=float, default=600, help="seconds a cell may take")
     parser.add_argument("--optimized", action="store_true",
@@ -62,6 +64,7 @@ def main(given: Sequence[str] | None = None) -> int:
         list(cells_of(op, options.dtype or DTYPES, options.mode or MODES, options.check or CHECKS))
         for op in ops
     ]
+    effort = pool.Effort(options.jobs, options.limit, options.few, options.optimized)
     results: list[Result] = []
     log = Console(stderr=True)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -77,10 +80,13 @@ def main(given: Sequence[str] | None = None) -> int:
                 if len(done) % 20 == 0 or log.is_terminal:
                     log.print(f"{len(done)}/{len(ops)} {result.cell.op}", highlight=False)
 
-        pool.run(work, options.jobs, options.limit, options.optimized, report)
+        try:
+            pool.run(work, effort, report)
+        except pool.CannotStart as problem:
+            raise SystemExit(str(problem)) from None
     if options.update:
         _update(results)
-    matrix = Matrix(results, expected.load())
+    matrix = Matrix(results, expected.load(), every_sample=options.few is None)
     matrix.store(options.out)
     if options.json:
         print(json.dumps(matrix.as_json(), indent=1))

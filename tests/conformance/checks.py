@@ -16,6 +16,7 @@ from tests.conformance.cells import Cell, Result
 from tests.conformance.samples import (
     UNINITIALISED,
     Call,
+    Choice,
     Sample,
     database,
     error_samples,
@@ -23,8 +24,7 @@ from tests.conformance.samples import (
     samples,
     seed_everything,
 )
-from tpu_perf.runtime.device import EagerMode
-from tpu_perf.runtime.modes import mode_set_to
+from tpu_perf.runtime.modes import EagerMode, mode_set_to
 
 _MODES = {"strict": EagerMode.DEFER_NEVER, "defer_and_fuse": EagerMode.DEFER_AND_FUSE,
           "compile": EagerMode.DEFER_NEVER}  # fmt: skip
@@ -37,8 +37,8 @@ class Absent(Exception):
     """Torch on the CPU has no such case."""
 
 
-def run_cell(cell: Cell) -> Result:
-    """Check one cell. Never raises: what goes wrong is the result."""
+def run_cell(cell: Cell, choice: Choice) -> Result:
+    """Check one cell on the samples chosen. Never raises: what goes wrong is the result."""
     op = database()[cell.op]
     dtype = getattr(torch, cell.dtype)
     result = Result(cell, "passed")
@@ -46,7 +46,7 @@ def run_cell(cell: Cell) -> Result:
     try:
         with mode_set_to(_MODES[cell.mode]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for name, attempt in _attempts(op, dtype, cell):
+            for name, attempt in _attempts(op, dtype, cell, choice):
                 result.samples += 1
                 message = _failure(attempt)
                 if message is None:
@@ -80,7 +80,7 @@ def _failure(attempt: Callable[[], None]) -> str | None:
     return None
 
 
-def _attempts(op: Any, dtype: torch.dtype, cell: Cell) -> Iterator[Attempt]:
+def _attempts(op: Any, dtype: torch.dtype, cell: Cell, choice: Choice) -> Iterator[Attempt]:
     supported = op.supported_dtypes("cpu")
     if cell.check == "errors":
         yield from _errors(op)
@@ -89,13 +89,13 @@ def _attempts(op: Any, dtype: torch.dtype, cell: Cell) -> Iterator[Attempt]:
         raise Absent
     if cell.check in ("forward", "noncontiguous"):
         make = samples if cell.check == "forward" else noncontiguous_samples
-        yield from _forward(op, make(op, dtype), cell)
+        yield from _forward(op, make(op, dtype, choice), cell)
     elif cell.check == "inplace":
-        yield from _inplace(op, dtype)
+        yield from _inplace(op, dtype, choice)
     elif cell.check == "out":
-        yield from _out(op, dtype)
+        yield from _out(op, dtype, choice)
     elif dtype in op.supported_backward_dtypes("cpu"):
-        yield from _gradient(op, dtype, cell)
+        yield from _gradient(op, samples(op, dtype, choice, requires_grad=True), cell)
 
 
 def _forward(op: Any, given: Iterator[Sample], cell: Cell) -> Iterator[Attempt]:
@@ -144,11 +144,11 @@ def _in_mode(op: Any, mode: str) -> Callable[..., Any]:
     return torch.compile(call, backend="tpu")
 
 
-def _inplace(op: Any, dtype: torch.dtype) -> Iterator[Attempt]:
+def _inplace(op: Any, dtype: torch.dtype, choice: Choice) -> Iterator[Attempt]:
     inplace = op.inplace_variant
     if inplace is None:
         raise Absent
-    for sample in samples(op, dtype):
+    for sample in samples(op, dtype, choice):
         if sample.broadcasts_input or not isinstance(sample.input, torch.Tensor):
             continue
         if random_ops.is_random(op, sample):
@@ -171,10 +171,10 @@ def _inplace(op: Any, dtype: torch.dtype) -> Iterator[Attempt]:
         yield sample.summary, attempt
 
 
-def _out(op: Any, dtype: torch.dtype) -> Iterator[Attempt]:
+def _out(op: Any, dtype: torch.dtype, choice: Choice) -> Iterator[Attempt]:
     if not op.supports_out:
         raise Absent
-    for sample in samples(op, dtype):
+    for sample in samples(op, dtype, choice):
         if random_ops.is_random(op, sample):
             continue
         try:
@@ -217,8 +217,8 @@ def _out_tensors(result: Any, form: str, device: str) -> Any:
     return leaf(result)
 
 
-def _gradient(op: Any, dtype: torch.dtype, cell: Cell) -> Iterator[Attempt]:
-    for sample in samples(op, dtype, requires_grad=True):
+def _gradient(op: Any, given: Iterator[Sample], cell: Cell) -> Iterator[Attempt]:
+    for sample in given:
         if random_ops.is_random(op, sample):
             continue
         try:

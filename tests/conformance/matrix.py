@@ -21,13 +21,15 @@ class Outcome:
 
     result: Result
     reason: str | None
+    #: Whether all samples ran: of a few, those that fail may not be among them.
+    complete: bool = True
 
     @property
     def kind(self) -> str:
         """passed, failed, xfailed or xpassed."""
         if self.result.status == "failed":
             return "failed" if self.reason is None else "xfailed"
-        return "passed" if self.reason is None else "xpassed"
+        return "passed" if self.reason is None or not self.complete else "xpassed"
 
     @property
     def works(self) -> bool:
@@ -37,9 +39,13 @@ class Outcome:
 class Matrix:
     """Outcomes of all cells that torch has."""
 
-    def __init__(self, results: Sequence[Result], expectations: Expectations) -> None:
+    def __init__(
+        self, results: Sequence[Result], expectations: Expectations, every_sample: bool = True
+    ) -> None:
         self.outcomes = [
-            Outcome(r, expectations.reason(r.cell)) for r in results if r.status != "absent"
+            Outcome(r, expectations.reason(r.cell), every_sample)
+            for r in results
+            if r.status != "absent"
         ]
 
     @property

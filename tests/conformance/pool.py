@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 from tests.conformance.cells import Cell, Result
@@ -23,20 +24,37 @@ _FAST_COMPILE = (
 #: Ops after which a worker is replaced: PJRT and dynamo keep some of what they compile.
 _OPS_PER_WORKER = 60
 
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How a run is done: processes, seconds a cell may take, samples a cell (None: all), and
+    whether programs are compiled as users compile them."""
+
+    jobs: int
+    limit_s: float
+    few: int | None = None
+    optimized: bool = False
+
+
 Report = Callable[[Result], None]
 
 
+class CannotStart(Exception):
+    """A worker ended before it was ready; the message has its last words."""
+
+
 class _Worker:
-    def __init__(self, optimized: bool) -> None:
+    def __init__(self, effort: Effort) -> None:
         environment = dict(os.environ)
         environment.pop("TORCH_TPU_CPU_FALLBACK", None)
         environment.pop("TPU_PERF_CPU_FALLBACK", None)
         environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-        if not optimized:
+        if not effort.optimized:
             flags = environment.get("XLA_FLAGS", "")
             environment["XLA_FLAGS"] = f"{flags} {_FAST_COMPILE}".strip()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.conformance.worker"],
+            [sys.executable, "-m", "tests.conformance.worker",
+             *([] if effort.few is None else [str(effort.few)])],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=environment, text=True,
         )  # fmt: skip
@@ -45,6 +63,9 @@ class _Worker:
         self.ops = 0
         threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True).start()
         threading.Thread(target=self._listen, args=(self.process.stderr,), daemon=True).start()
+        if self.lines.get() is None:
+            self.process.wait()
+            raise CannotStart("a worker process could not start: " + "\n".join(self.last_words))
 
     def _read(self, pipe: IO[str]) -> None:
         for line in pipe:
@@ -65,10 +86,11 @@ class _Worker:
         self.process.wait()
 
 
-def run(
-    work: Sequence[Sequence[Cell]], jobs: int, limit_s: float, optimized: bool, report: Report
-) -> None:
-    """Check lists of cells (one list an op) in `jobs` processes; `report` gets each result."""
+def run(work: Sequence[Sequence[Cell]], effort: Effort, report: Report) -> None:
+    """Check lists of cells (one list an op) in several processes; `report` gets each result.
+
+    Raises CannotStart where a worker cannot even load the device.
+    """
     waiting: queue.SimpleQueue[Sequence[Cell]] = queue.SimpleQueue()
     for cells in work:
         waiting.put(cells)
@@ -78,19 +100,14 @@ def run(
         with lock:
             report(result)
 
-    threads = [
-        threading.Thread(target=_serve, args=(waiting, limit_s, optimized, locked), daemon=True)
-        for _ in range(max(1, min(jobs, len(work))))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    count = max(1, min(effort.jobs, len(work)))
+    with ThreadPoolExecutor(count) as threads:
+        serving = [threads.submit(_serve, waiting, effort, locked) for _ in range(count)]
+        for one in serving:
+            one.result()
 
 
-def _serve(
-    waiting: queue.SimpleQueue[Sequence[Cell]], limit_s: float, optimized: bool, report: Report
-) -> None:
+def _serve(waiting: queue.SimpleQueue[Sequence[Cell]], effort: Effort, report: Report) -> None:
     worker: _Worker | None = None
     try:
         while True:
@@ -102,9 +119,9 @@ def _serve(
                 if worker is None or worker.ops >= _OPS_PER_WORKER:
                     if worker is not None:
                         worker.stop()
-                    worker = _Worker(optimized)
+                    worker = _Worker(effort)
                 worker.ops += 1
-                answered, problem = _one_list(worker, cells, limit_s, report)
+                answered, problem = _one_list(worker, cells, effort.limit_s, report)
                 cells = cells[answered:]
                 if problem is not None:
                     words = " ".join(worker.last_words)[-400:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +23,11 @@ UNINITIALISED = frozenset({
 @functools.cache
 def database() -> dict[str, Any]:
     """Every OpInfo of torch.testing by its full name."""
-    from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal import common_methods_invocations as invocations
 
-    return {op.full_name: op for op in op_db}
+    # The database seeds random ops inside the call; here the caller does.
+    invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
+    return {op.full_name: op for op in invocations.op_db}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +79,33 @@ def sample_of(op: Any, given: Any) -> Sample:
     )  # fmt: skip
 
 
-def samples(op: Any, dtype: torch.dtype, requires_grad: bool = False) -> Iterator[Sample]:
-    """Every sample of an op, the same on every call."""
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which samples of an op to take: all, or at most `few` spread evenly over them."""
+
+    few: int | None = None
+
+    def of(self, given: Iterable[Any]) -> list[Any]:
+        every = list(given)
+        if self.few is None or len(every) <= self.few:
+            return every
+        step = (len(every) - 1) / max(1, self.few - 1)
+        return [every[round(i * step)] for i in range(self.few)]
+
+
+def samples(
+    op: Any, dtype: torch.dtype, choice: Choice, requires_grad: bool = False
+) -> Iterator[Sample]:
+    """The samples of an op, the same on every call."""
     seed_everything()
-    for given in op.sample_inputs("cpu", dtype, requires_grad=requires_grad):
+    for given in choice.of(op.sample_inputs("cpu", dtype, requires_grad=requires_grad)):
         yield sample_of(op, given)
 
 
-def noncontiguous_samples(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
-    """Every sample with its tensors strided."""
+def noncontiguous_samples(op: Any, dtype: torch.dtype, choice: Choice) -> Iterator[Sample]:
+    """The samples with their tensors strided."""
     seed_everything()
-    for given in op.sample_inputs("cpu", dtype):
+    for given in choice.of(op.sample_inputs("cpu", dtype)):
         yield sample_of(op, given.noncontiguous())
 
 

@@ -41,7 +41,7 @@ def agree(got: Any, want: Any, exact: Exact | None = None, values: bool = True) 
     """
     ours, our_tree = pytree.tree_flatten(got)
     theirs, their_tree = pytree.tree_flatten(want)
-    if our_tree != their_tree and len(ours) != len(theirs):
+    if len(ours) != len(theirs):
         raise Disagreement(f"structure {our_tree} instead of {their_tree}")
     for position, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         where = f"output {position}: " if len(ours) > 1 else ""

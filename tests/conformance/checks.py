@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,7 +102,7 @@ def _attempts(op: Any, dtype: torch.dtype, cell: Cell, choice: Choice) -> Iterat
 def _forward(op: Any, given: Iterator[Sample], cell: Cell) -> Iterator[Attempt]:
     for sample in given:
         if random_ops.is_random(op, sample):
-            yield sample.summary, lambda s=sample: random_ops.check(_in_mode(op, cell.mode), op, s)
+            yield sample.summary, partial(_random, op, sample, cell.mode)
             continue
         host = sample.on_cpu()
         seed_everything()
@@ -117,6 +118,10 @@ def _forward(op: Any, given: Iterator[Sample], cell: Cell) -> Iterator[Attempt]:
             _same_inputs(device, host)
 
         yield sample.summary, attempt
+
+
+def _random(op: Any, sample: Sample, mode: str) -> None:
+    random_ops.check(_in_mode(op, mode), op, sample)
 
 
 def _exactly(op: Any, sample: Sample) -> Any:
@@ -152,7 +157,7 @@ def _inplace(op: Any, dtype: torch.dtype, choice: Choice) -> Iterator[Attempt]:
         if sample.broadcasts_input or not isinstance(sample.input, torch.Tensor):
             continue
         if random_ops.is_random(op, sample):
-            yield sample.summary, lambda s=sample: random_ops.check(inplace, op, s)
+            yield sample.summary, partial(random_ops.check, inplace, op, sample)
             continue
         host = sample.on_cpu()
         try:

@@ -76,9 +76,9 @@ def entries_for(results: Sequence[Result], reasons: Expectations) -> list[Expect
         by_modes: dict[frozenset[str], list[str]] = defaultdict(list)
         for dtype, modes in dtypes.items():
             by_modes[frozenset(modes)].append(dtype)
-        for modes, names in sorted(by_modes.items(), key=lambda item: sorted(item[0])):
+        for together, names in sorted(by_modes.items(), key=lambda item: sorted(item[0])):
             found.append(
-                Expectation(op, reason, tuple(sorted(names)), tuple(sorted(modes)), (check,))
+                Expectation(op, reason, tuple(sorted(names)), tuple(sorted(together)), (check,))
             )
     return found
 

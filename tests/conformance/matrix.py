@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,13 +56,21 @@ class Matrix:
     def count(self, kind: str) -> int:
         return sum(o.kind == kind for o in self.outcomes)
 
-    def share(self, wanted: Callable[[Outcome], bool]) -> dict[str, Any]:
-        chosen = [o for o in self.outcomes if wanted(o)]
-        works = sum(o.works for o in chosen)
+    def share(
+        self, mode: str | None = None, check: str | None = None, dtype: str | None = None
+    ) -> dict[str, Any]:
+        """Cells, cells that passed and their share, of a mode, a check and a dtype or of all."""
+        works = [
+            o.works
+            for o in self.outcomes
+            if mode in (None, o.result.cell.mode)
+            and check in (None, o.result.cell.check)
+            and dtype in (None, o.result.cell.dtype)
+        ]
         return {
-            "cells": len(chosen),
-            "passed": works,
-            "share": works / len(chosen) if chosen else None,
+            "cells": len(works),
+            "passed": sum(works),
+            "share": sum(works) / len(works) if works else None,
         }
 
     def as_json(self) -> dict[str, Any]:
@@ -77,19 +85,15 @@ class Matrix:
             "xpassed": self.count("xpassed"),
             "by_mode": {
                 mode: {
-                    **self.share(lambda o, m=mode: o.result.cell.mode == m),
-                    "float32_forward": self.share(
-                        lambda o, m=mode: _is(o, m, "forward", "float32")
-                    ),
-                    "float32_gradient": self.share(
-                        lambda o, m=mode: _is(o, m, "gradient", "float32")
-                    ),
-                    "forward": self.share(lambda o, m=mode: _is(o, m, "forward")),
+                    **self.share(mode),
+                    "float32_forward": self.share(mode, "forward", "float32"),
+                    "float32_gradient": self.share(mode, "gradient", "float32"),
+                    "forward": self.share(mode, "forward"),
                 }
                 for mode in MODES
             },
-            "by_dtype": {d: self.share(lambda o, d=d: o.result.cell.dtype == d) for d in DTYPES},
-            "by_check": {c: self.share(lambda o, c=c: o.result.cell.check == c) for c in CHECKS},
+            "by_dtype": {d: self.share(dtype=d) for d in DTYPES},
+            "by_check": {c: self.share(check=c) for c in CHECKS},
         }
 
     def store(self, directory: Path) -> None:
@@ -132,17 +136,14 @@ class Matrix:
         table.add_column("")
         for mode in MODES:
             table.add_column(mode, justify="right")
-        rows: list[tuple[str, Callable[[Outcome], bool]]] = [
-            *((f"{c}, float32", lambda o, c=c: _of(o, c, "float32")) for c in CHECKS),
-            *((f"forward, {d}", lambda o, d=d: _of(o, "forward", d)) for d in DTYPES[1:]),
-            ("forward, all dtypes", lambda o: o.result.cell.check == "forward"),
-            ("everything", lambda o: True),
+        rows: list[tuple[str, str | None, str | None]] = [
+            *((f"{c}, float32", c, "float32") for c in CHECKS),
+            *((f"forward, {d}", "forward", d) for d in DTYPES[1:]),
+            ("forward, all dtypes", "forward", None),
+            ("everything", None, None),
         ]
-        for name, wanted in rows:
-            shares = [
-                self.share(lambda o, m=mode, w=wanted: o.result.cell.mode == m and w(o))
-                for mode in MODES
-            ]
+        for name, check, dtype in rows:
+            shares = [self.share(mode, check, dtype) for mode in MODES]
             if any(s["cells"] for s in shares):
                 table.add_row(name, *(_share_text(s) for s in shares))
         console.print(table)
@@ -159,16 +160,6 @@ class Matrix:
                 f"{o.kind} {cell.op} {cell.dtype} {cell.mode} {cell.check}: {what}",
                 markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
-
-
-def _is(outcome: Outcome, mode: str, check: str, dtype: str | None = None) -> bool:
-    cell = outcome.result.cell
-    return cell.mode == mode and cell.check == check and dtype in (None, cell.dtype)
-
-
-def _of(outcome: Outcome, check: str, dtype: str) -> bool:
-    cell = outcome.result.cell
-    return cell.check == check and cell.dtype == dtype
 
 
 def _share_text(share: dict[str, Any]) -> str:

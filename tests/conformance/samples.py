@@ -23,7 +23,9 @@ UNINITIALISED = frozenset({
 @functools.cache
 def database() -> dict[str, Any]:
     """Every OpInfo of torch.testing by its full name."""
-    from torch.testing._internal import common_methods_invocations as invocations
+    import torch.testing._internal.common_methods_invocations
+
+    invocations: Any = torch.testing._internal.common_methods_invocations
 
     # The database seeds random ops inside the call; here the caller does.
     invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)

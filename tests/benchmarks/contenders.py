@@ -17,7 +17,8 @@ from tests.benchmarks.sizes import BATCHES, SIZES
 EVIDENCE = 8
 #: Ops in one chain of `add`.
 CHAIN = 2_000
-_MODES = {"strict": "DEFER_NEVER", "defer": "DEFER_AND_FUSE"}
+_MODES = {"strict": "DEFER_NEVER", "defer": "DEFER_AND_FUSE", "compile": "DEFER_NEVER",
+          "debug": "DEFER_NEVER_AND_LAUNCH_BLOCKING"}  # fmt: skip
 _clock = time.perf_counter_ns
 
 
@@ -25,12 +26,13 @@ _clock = time.perf_counter_ns
 class Spec:
     """One contender. `variant` changes how a worker runs, not what it builds."""
 
-    kind: str  # add | step | whole_step | jax | compile
+    kind: str  # add | step | whole_step | jax | compile | ops | model | import | memory
     peer: bool = False
-    mode: str = "strict"
-    size: str = "small_lm"
-    variant: str = "plain"  # plain | recorded
+    mode: str = "strict"  # strict | defer | debug; for a model also compile
+    size: str = "small_lm"  # for a model its name
+    variant: str = "plain"  # plain | recorded; of the kind "ops" the op
     directory: str = ""  # program cache of the kind "compile"
+    device: str = "tpu"  # where a model runs: on "cpu", compile means inductor
 
 
 class Contender(Protocol):
@@ -43,9 +45,17 @@ def build(spec: Spec) -> Contender:
     """The contender, on a device loaded for it."""
     if spec.kind == "jax":
         return _JaxStep(spec)
+    if spec.device == "cpu":
+        return _ModelStep(spec, lambda: None)
     fence = _load_device(spec)
     if spec.kind == "add":
         return _AddChain(fence)
+    if spec.kind == "ops":
+        from tests.benchmarks.op_calls import OpCalls
+
+        return OpCalls(fence)
+    if spec.kind == "model":
+        return _ModelStep(spec, fence)
     if spec.kind in ("step", "whole_step"):
         return _TorchStep(spec, fence)
     raise ValueError(f"no contender of kind {spec.kind!r}")
@@ -132,6 +142,28 @@ class _TorchStep:
             self.fence()
             if recorder is not None:
                 recorder.end_step()
+            times.append(_clock() - start)
+            losses.append(float(loss.cpu()))
+        return times, losses
+
+
+class _ModelStep:
+    """The training step of a model of transformers."""
+
+    def __init__(self, spec: Spec, fence: Callable[[], None]) -> None:
+        from tests.benchmarks.hf_models import ModelStep
+
+        backend = "inductor" if spec.device == "cpu" else "tpu"
+        training = ModelStep(spec.size, spec.device, backend if spec.mode == "compile" else None)
+        self.step = training.step
+        self.fence = fence
+
+    def run(self, count: int, variant: str) -> tuple[list[int], list[float]]:
+        times, losses = [], []
+        for _ in range(count):
+            start = _clock()
+            loss = self.step()
+            self.fence()
             times.append(_clock() - start)
             losses.append(float(loss.cpu()))
         return times, losses

@@ -9,6 +9,7 @@ import torch
 from tpu_perf.runtime.buffers import Buffer, Spec, buffer_of
 from tpu_perf.runtime.dtypes import numpy_dtype
 from tpu_perf.runtime.jax_private import put
+from tpu_perf.runtime.random_numbers import GENERATOR, draws_of
 from tpu_perf.runtime.signatures import (
     IGNORED,
     NUMBER,
@@ -27,7 +28,7 @@ _NUMBERS = (int, float, bool, complex)
 class Bound:
     """One call's arguments, sorted: `values` in schema order, tensors with their slots."""
 
-    __slots__ = ("buffers", "key", "numbers", "slot_of", "tensors", "values")
+    __slots__ = ("buffers", "draws", "key", "numbers", "slot_of", "tensors", "values")
 
     def __init__(self) -> None:
         self.key: Any = None
@@ -36,6 +37,7 @@ class Bound:
         self.slot_of: list[int] = []
         self.buffers: list[Buffer] = []
         self.numbers: list[Any] = []
+        self.draws = GENERATOR
 
 
 def bind(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
@@ -75,6 +77,8 @@ def bind(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             key.append(static_key(value))
         else:
             assert kind == IGNORED
+            if value is not None and argument.name == "generator":
+                bound.draws = draws_of(value)
     if merge is not None:
         key.append(tuple(bound.slot_of))
     bound.key = tuple(key)

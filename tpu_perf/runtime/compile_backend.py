@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +13,11 @@ import numpy as np
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
-from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+from torch._dynamo.device_interface import (
+    DeviceInterface,
+    get_interface_for_device,
+    register_interface_for_device,
+)
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
@@ -185,6 +190,8 @@ def tpu_backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any], **_
 
 def register() -> None:
     """Make the backend known to Dynamo, and the device to its device-dependent code."""
+    with contextlib.suppress(NotImplementedError):
+        get_interface_for_device("tpu")  # torch registers its own on first look: ours comes after
     register_backend(tpu_backend, name="tpu")
     tpu = torch.tpu  # type: ignore[attr-defined]
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from tpu_perf.runtime import jax_private, torch_private
+from tpu_perf.runtime import autoload, jax_private, torch_private
 from tpu_perf.runtime.modes import flag
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _loaded = False
+_loading = False
 #: Libraries unregister their kernels when collected.
 _libraries: list[Any] = []
 
@@ -21,39 +22,47 @@ def load() -> None:
 
     Raises EnvironmentProblem if another PrivateUse1 backend is already loaded.
     """
-    global _loaded
+    global _loaded, _loading
     with _lock:
-        if _loaded:
+        if _loaded or _loading:
             return
-        torch_private.check_privateuse1_is_free()
-        jax_private.start_platform()
-        from tpu_perf.runtime import (
-            aten_kernels,
-            autocast,
-            compile_backend,
-            composite_kernels,
-            dispatch,
-            lowerings,
-            public_names,
-        )
-
-        lowerings.load_all()
-        torch_private.register_backend(public_names.module())
-        library = torch.library.Library("aten", "IMPL")
-        for name, kernel in aten_kernels.BY_HAND.items():
-            library.impl(name, kernel, "PrivateUse1")
-        for name, kernel in composite_kernels.ABOVE_AUTOGRAD.items():
-            library.impl(name, kernel, "AutogradPrivateUse1")
-        for name, kernel in composite_kernels.BELOW_AUTOGRAD.items():
-            library.impl(name, kernel, "PrivateUse1")
-        dispatch.register_all(library, set(aten_kernels.BY_HAND))
-        boxed = torch.library.Library("_", "IMPL")
-        boxed.fallback(dispatch.fall_back, "PrivateUse1")
-        _libraries.extend([library, boxed, *autocast.register_autocast()])
-        torch_private.run_backward_on_calling_thread()
-        public_names.finish()
-        compile_backend.register()
+        _loading = True
+        try:
+            _load()
+        finally:
+            _loading = False
         _loaded = True
+
+
+def _load() -> None:
+    autoload.register()
+    jax_private.start_platform()
+    from tpu_perf.runtime import (
+        aten_kernels,
+        autocast,
+        compile_backend,
+        composite_kernels,
+        dispatch,
+        lowerings,
+        public_names,
+    )
+
+    lowerings.load_all()
+    public_names.install(autoload.MODULE)
+    library = torch.library.Library("aten", "IMPL")
+    for name, kernel in aten_kernels.BY_HAND.items():
+        library.impl(name, kernel, "PrivateUse1")
+    for name, kernel in composite_kernels.ABOVE_AUTOGRAD.items():
+        library.impl(name, kernel, "AutogradPrivateUse1")
+    for name, kernel in composite_kernels.BELOW_AUTOGRAD.items():
+        library.impl(name, kernel, "PrivateUse1")
+    dispatch.register_all(library, set(aten_kernels.BY_HAND))
+    torch_private.end_of_lazy_loading()
+    boxed = torch.library.Library("_", "IMPL")
+    boxed.fallback(dispatch.fall_back, "PrivateUse1")
+    _libraries.extend([library, boxed, *autocast.register_autocast()])
+    torch_private.run_backward_on_calling_thread()
+    compile_backend.register()
 
 
 def is_loaded() -> bool:

@@ -48,7 +48,9 @@ def call(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             )
         return result
     if mode is EagerMode.DEFER_AND_FUSE:
-        result = current_segment().record(plan, bound.buffers, bound.numbers, bound.tensors)
+        result = current_segment().record(
+            plan, bound.buffers, bound.numbers, bound.tensors, bound.draws
+        )
         if recorder is not None:
             recorder.dispatch(dispatch_event(start, _clock(), signature.number, -1, recorder.step))
         return result

@@ -30,6 +30,11 @@ TO_NUMPY: dict[torch.dtype, np.dtype[Any]] = {
 TO_TORCH: dict[np.dtype[Any], torch.dtype] = {n: t for t, n in TO_NUMPY.items()}
 
 
+def supported_dtypes() -> list[torch.dtype]:
+    """What tensors on the device can hold."""
+    return list(TO_NUMPY)
+
+
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     """The JAX dtype for a torch dtype. Raises TypeError for dtypes XLA has no equivalent of."""
     try:

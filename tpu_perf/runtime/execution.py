@@ -9,7 +9,6 @@ import jax
 from tpu_perf.runtime.binding import Bound
 from tpu_perf.runtime.call_plan import CallPlan, assemble
 from tpu_perf.runtime.program_cache import CACHE, Program
-from tpu_perf.runtime.random_numbers import GENERATOR
 
 
 def op_program(plan: CallPlan, donated: tuple[int, ...]) -> Program:
@@ -53,7 +52,7 @@ def run_now(plan: CallPlan, bound: Bound) -> tuple[Any, tuple[jax.Array, ...], P
     if bound.numbers:
         arrays += bound.numbers
     if plan.random:
-        arrays += GENERATOR.take()
+        arrays += bound.draws.take()
     outs = program.run(*arrays)
     return take_outputs(plan, bound, outs), outs, program
 

@@ -17,13 +17,17 @@ class Memory:
     interrupt, so the counts are exact with several threads too.
     """
 
-    __slots__ = ("allocated", "allocations", "peak", "releases")
+    __slots__ = ("_forgotten", "allocated", "allocations", "out_of_memory", "peak", "releases")
 
     def __init__(self) -> None:
         self.allocated = 0
         self.peak = 0
         self.allocations = 0
         self.releases = 0
+        #: How often a program did not find the memory it needs.
+        self.out_of_memory = 0
+        #: (allocations, releases) at the last reset of the accumulated counts.
+        self._forgotten = (0, 0)
 
     def allocate(self, nbytes: int) -> None:
         self.allocated = live = self.allocated + nbytes
@@ -36,6 +40,25 @@ class Memory:
 
     def reset_peak(self) -> None:
         self.peak = self.allocated
+
+    def reset_accumulated(self) -> None:
+        self._forgotten = (self.allocations, self.releases)
+        self.out_of_memory = 0
+
+    def statistics(self) -> dict[str, int]:
+        """Bytes and counts under the names that torch.cuda.memory_stats has for them. Nothing is
+        cached: what is reserved is what is allocated."""
+        stats = {
+            "allocation.all.current": self.allocations - self.releases,
+            "allocation.all.allocated": self.allocations - self._forgotten[0],
+            "allocation.all.freed": self.releases - self._forgotten[1],
+            "num_alloc_retries": 0,
+            "num_ooms": self.out_of_memory,
+        }
+        for kind in ("allocated_bytes", "reserved_bytes", "active_bytes"):
+            stats[f"{kind}.all.current"] = self.allocated
+            stats[f"{kind}.all.peak"] = self.peak
+        return stats
 
 
 MEMORY = Memory()

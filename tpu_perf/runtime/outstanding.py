@@ -44,5 +44,11 @@ class Outstanding:
         self._steps.clear()
         self.anything = False
 
+    @staticmethod
+    def unfinished() -> list[jax.Array]:
+        """Every array whose program has not finished."""
+        arrays = jax_private.device().client.live_arrays()
+        return [a for a in arrays if not a.is_deleted() and not a.is_ready()]
+
 
 OUTSTANDING = Outstanding()

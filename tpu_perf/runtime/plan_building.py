@@ -149,8 +149,10 @@ def _meta_arguments(signature: Signature, bound: Bound) -> _Metas:
             value = [meta(v) for v in value]
         elif argument.name == "device" and value is not None:
             value = torch.device("meta")
-        elif argument.name in ("generator", "pin_memory"):
+        elif argument.name == "pin_memory":
             continue
+        elif argument.name == "generator":
+            value = None  # draws are ours; some overloads have no default for it
         if argument.keyword_only:
             metas.kwargs[argument.name] = value
         else:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-import time
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import torch
 
-from tpu_perf.runtime import jax_private
+from tpu_perf.runtime import jax_private, streams
+from tpu_perf.runtime.autoload import MODULE, DeviceModule
 from tpu_perf.runtime.memory import MEMORY
 from tpu_perf.runtime.modes import STATE, EagerMode, mode_set_to, switch
 from tpu_perf.runtime.program_cache import CACHE, statistics
-from tpu_perf.runtime.random_numbers import GENERATOR
+from tpu_perf.runtime.random_numbers import DEFAULT_GENERATOR, GENERATOR
+from tpu_perf.runtime.streams import Stream
 from tpu_perf.runtime.transfers import synchronize as _synchronize
 
 
@@ -26,84 +28,13 @@ class DeviceProperties:
 
     name: str
     platform: str
-    total_memory: int | None
+    total_memory: int
     device_kind: str
     core_count: int | None
 
 
-class Stream:
-    """The device runs programs in the order of their data; a stream here is a name for that one
-    order, kept so that code written for streams runs."""
-
-    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
-        self.device_index = 0
-        self.stream_id = 0
-        self.priority = priority
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("tpu", 0)
-
-    def synchronize(self) -> None:
-        _synchronize()
-
-    def query(self) -> bool:
-        return True
-
-    def wait_stream(self, stream: Any) -> None:
-        """Nothing to do: one order."""
-
-    def wait_event(self, event: Any) -> None:
-        """Nothing to do: one order."""
-
-    def record_event(self, event: Event | None = None) -> Event:
-        event = event or Event()
-        event.record(self)
-        return event
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        return None
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-class Event:
-    """A point in the device's work. With timing on, `record` waits for the device, because XLA
-    does not time-stamp programs; elapsed_time is then host time between finished points."""
-
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, **_: Any) -> None:
-        self.enable_timing = enable_timing
-        self._time_ns: int | None = None
-
-    def record(self, stream: Any = None) -> None:
-        if self.enable_timing:
-            _synchronize()
-        self._time_ns = time.perf_counter_ns()
-
-    def synchronize(self) -> None:
-        if self._time_ns is not None:
-            _synchronize()
-
-    def wait(self, stream: Any = None) -> None:
-        """Nothing to do: one order."""
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, end: Event) -> float:
-        """Milliseconds from this event to `end`; both need enable_timing and a record."""
-        if not (self.enable_timing and end.enable_timing):
-            raise RuntimeError("both events must be made with enable_timing=True")
-        if self._time_ns is None or end._time_ns is None:
-            raise RuntimeError("both events must be recorded before elapsed_time")
-        return (end._time_ns - self._time_ns) / 1e6
+Stream = streams.Stream
+Event = streams.Event
 
 
 class device:  # torch's own name for it
@@ -136,29 +67,15 @@ def _index(device: Any) -> int:
         if found.type != "tpu":
             raise ValueError(f"expected a tpu device, not {found}")
         index = found.index or 0
-    if not -1 <= index < device_count():
-        raise RuntimeError(f"tpu device {index} does not exist: this process has {device_count()}")
+    if not -1 <= index < MODULE.device_count():
+        raise RuntimeError(
+            f"tpu device {index} does not exist: this process has {MODULE.device_count()}"
+        )
     return max(index, 0)
-
-
-def is_available() -> bool:
-    return True
-
-
-def is_initialized() -> bool:
-    return True
 
 
 def init() -> None:
     """The device is ready once loaded."""
-
-
-def device_count() -> int:
-    return 1
-
-
-def current_device() -> int:
-    return 0
 
 
 def set_device(device: Any) -> None:
@@ -181,15 +98,19 @@ def get_device_name(device: Any = None) -> str:
 def get_device_properties(device: Any = None) -> DeviceProperties:
     _index(device)
     target = jax_private.device()
-    stats = _backend_memory()
     return DeviceProperties(
         name=target.device_kind, platform=target.platform, device_kind=target.device_kind,
-        total_memory=stats.get("bytes_limit"), core_count=None,
+        total_memory=_total_bytes(), core_count=None,
     )  # fmt: skip
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
     return (0, 0)
+
+
+def _total_bytes() -> int:
+    """Memory of the device; that of the machine where programs run on its CPU."""
+    return _backend_memory().get("bytes_limit") or psutil.virtual_memory().total
 
 
 def _backend_memory() -> Mapping[str, int]:
@@ -199,32 +120,28 @@ def _backend_memory() -> Mapping[str, int]:
         return {}
 
 
-def get_amp_supported_dtype() -> list[torch.dtype]:
-    return [torch.bfloat16, torch.float16]
-
-
 def is_bf16_supported(including_emulation: bool = True) -> bool:
     return True
 
 
 def current_stream(device: Any = None) -> Stream:
-    return _STREAM
+    _index(device)
+    return streams.current()
 
 
 def default_stream(device: Any = None) -> Stream:
-    return _STREAM
+    _index(device)
+    return streams.default()
 
 
 def set_stream(stream: Any) -> None:
-    """Nothing to do: one order."""
+    """Make a stream this thread's current one; None changes nothing."""
+    streams.set_current(stream)
 
 
-@contextlib.contextmanager
-def stream(stream: Any) -> Iterator[Any]:
-    yield stream
-
-
-_STREAM = Stream()
+def stream(stream: Any) -> contextlib.AbstractContextManager[Any]:
+    """Inside, `stream` is this thread's current stream; None changes nothing."""
+    return contextlib.nullcontext() if stream is None else stream
 
 
 def synchronize(device: Any = None) -> None:
@@ -247,35 +164,13 @@ def set_eager_mode(mode: EagerMode) -> Any:
     return _Restore()
 
 
-def manual_seed(seed: int) -> None:
-    GENERATOR.manual_seed(seed)
-
-
-def manual_seed_all(seed: int) -> None:
-    GENERATOR.manual_seed(seed)
-
-
 def seed() -> int:
-    GENERATOR.manual_seed(int.from_bytes(__import__("os").urandom(8), "little"))
+    GENERATOR.manual_seed(int.from_bytes(os.urandom(8), "little"))
     return GENERATOR.seed
 
 
 def seed_all() -> None:
     seed()
-
-
-def initial_seed() -> int:
-    return GENERATOR.initial_seed
-
-
-def get_rng_state(device: Any = "tpu") -> torch.Tensor:
-    _index(device)
-    return GENERATOR.get_state()
-
-
-def set_rng_state(new_state: torch.Tensor, device: Any = "tpu") -> None:
-    _index(device)
-    GENERATOR.set_state(new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
@@ -288,47 +183,64 @@ def set_rng_state_all(states: list[torch.Tensor]) -> None:
 
 def memory_allocated(device: Any = None) -> int:
     """Bytes of live device buffers."""
+    _index(device)
     return MEMORY.allocated
 
 
 def max_memory_allocated(device: Any = None) -> int:
     """Peak of `memory_allocated` since the last reset, bytes."""
+    _index(device)
     return MEMORY.peak
 
 
-def memory_reserved(device: Any = None) -> int:
-    return MEMORY.allocated
-
-
-def max_memory_reserved(device: Any = None) -> int:
-    return MEMORY.peak
+#: XLA frees buffers when they die: nothing is held in reserve.
+memory_reserved = memory_allocated
+max_memory_reserved = max_memory_allocated
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
+    _index(device)
     MEMORY.reset_peak()
+
+
+reset_max_memory_allocated = reset_peak_memory_stats
+
+
+def reset_accumulated_memory_stats(device: Any = None) -> None:
+    _index(device)
+    MEMORY.reset_accumulated()
 
 
 def memory_stats(device: Any = None) -> dict[str, int]:
     """Counters in bytes and counts, with the backend's own where it has any."""
+    _index(device)
     return {
-        "allocated_bytes.all.current": MEMORY.allocated,
-        "allocated_bytes.all.peak": MEMORY.peak,
-        "allocation.all.allocated": MEMORY.allocations,
-        "allocation.all.freed": MEMORY.releases,
+        **MEMORY.statistics(),
         **{f"backend.{k}": v for k, v in _backend_memory().items()},
     }
 
 
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """`memory_stats` as a table, a line a counter."""
+    return "\n".join(f"{name:<32} {value:>20,}" for name, value in memory_stats(device).items())
+
+
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """(free, total) bytes. Raises RuntimeError where the backend does not say (XLA:CPU)."""
+    """(free, total) bytes of the device; of the machine where programs run on its CPU."""
+    _index(device)
     total = _backend_memory().get("bytes_limit")
     if total is None:
-        raise RuntimeError("this backend does not report its memory size")
+        machine = psutil.virtual_memory()
+        return machine.available, machine.total
     return total - MEMORY.allocated, total
 
 
 def empty_cache() -> None:
     """XLA frees buffers when they die: there is no allocator cache to empty."""
+
+
+def ipc_collect() -> None:
+    """Tensors of this device are not shared with other processes."""
 
 
 def _hbm_usage_summary() -> str:
@@ -353,34 +265,28 @@ def _set_cache_only(only: bool) -> None:
     CACHE.cache_only = only
 
 
-def _is_in_bad_fork() -> bool:
-    return _forked
-
-
-_forked = False
-
-
-class _Module(types.ModuleType):
+class _LoadedModule(DeviceModule):
     """torch.tpu, with `eager_mode` as a property."""
+
+    _initialized = True
+
+    @staticmethod
+    def is_initialized() -> bool:
+        return True
 
     @property
     def eager_mode(self) -> EagerMode:
         return STATE.mode
 
 
-def module() -> types.ModuleType:
-    """The module object to install as torch.tpu."""
-    made = _Module("torch.tpu", __doc__)
+def install(module: DeviceModule) -> None:
+    """Give torch.tpu its names: everything in this file that is meant for users or for torch."""
     here = sys.modules[__name__]
     for name, value in vars(here).items():
-        if not name.startswith("__") and name not in ("module", "finish", "annotations"):
-            setattr(made, name, value)
-    made.EagerMode = EagerMode  # type: ignore[attr-defined]
-    made.default_generators = (GENERATOR,)  # type: ignore[attr-defined]
-    made._mode_set_to = mode_set_to  # type: ignore[attr-defined]
-    return made
-
-
-def finish() -> None:
-    """What can only be done once PyTorch knows the device."""
-    sys.modules["torch.tpu"] = torch.tpu  # type: ignore[attr-defined]
+        if not name.startswith("__") and name not in ("install", "annotations"):
+            setattr(module, name, value)
+    module.EagerMode = EagerMode  # type: ignore[attr-defined]
+    module.default_generators = (DEFAULT_GENERATOR,)  # type: ignore[attr-defined]
+    module._mode_set_to = mode_set_to  # type: ignore[attr-defined]
+    module.__doc__ = __doc__
+    module.__class__ = _LoadedModule

@@ -1,8 +1,10 @@
-"""The device's generator: a seed and a count of draws, so every mode draws the same numbers."""
+"""The device's generators: a seed and a count of draws, so every mode draws the same numbers."""
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,10 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 DEFAULT_SEED = 67280421310721
 
 
-class Generator:
+class Draws:
     """Draw number `offset` of seed `seed` is a pure function of the two (threefry)."""
 
-    __slots__ = ("_lock", "initial_seed", "offset", "seed")
+    __slots__ = ("__weakref__", "_lock", "initial_seed", "offset", "seed")
 
     def __init__(self, seed: int = DEFAULT_SEED) -> None:
         self._lock = threading.Lock()
@@ -42,18 +44,110 @@ class Generator:
 
     def get_state(self) -> torch.Tensor:
         """Seed and offset as 16 bytes, a CPU uint8 tensor."""
-        words = torch.tensor([self.signed_seed, self.offset], dtype=torch.int64)
+        words = torch.tensor([self.signed_seed, self.offset], dtype=torch.int64, device="cpu")
         return words.view(torch.uint8).clone()
 
     def set_state(self, state: torch.Tensor) -> None:
-        if state.dtype != torch.uint8 or state.numel() != 16:
-            raise ValueError("a tpu generator state is a uint8 tensor of 16 bytes")
-        seed, offset = state.detach().cpu().contiguous().view(torch.int64).tolist()
+        if not isinstance(state, torch.Tensor) or state.dtype != torch.uint8:
+            raise TypeError("expected a torch.ByteTensor as the state of a tpu generator")
+        if state.numel() != 16:
+            raise RuntimeError(
+                f"the state of a tpu generator has 16 bytes, not {state.numel()}; a state of "
+                "another device's generator cannot be used"
+            )
+        words = state.detach().cpu().contiguous().clone().view(torch.int64).tolist()
+        seed, offset = words
         self.seed = self.initial_seed = seed & 0xFFFF_FFFF_FFFF_FFFF
         self.offset = offset
 
 
-GENERATOR = Generator()
+GENERATOR = Draws()
+
+
+class TpuGenerator(torch._C.Generator):
+    """torch.Generator(device="tpu").
+
+    Torch makes generators only for backends in C++, so this is its CPU generator with the
+    device's draws in front; kernels know it again by the address of torch's part.
+    """
+
+    def __new__(cls, device: Any = "tpu", draws: Draws | None = None) -> TpuGenerator:
+        return super().__new__(cls, torch.device("cpu"))  # type: ignore[call-arg]
+
+    def __init__(self, device: Any = "tpu", draws: Draws | None = None) -> None:
+        self.draws = draws or Draws()
+        _by_address[self._cdata] = self  # type: ignore[attr-defined]
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("tpu", 0)
+
+    def manual_seed(self, seed: int) -> TpuGenerator:
+        self.draws.manual_seed(seed)
+        return self
+
+    def seed(self) -> int:
+        self.draws.manual_seed(int.from_bytes(os.urandom(8), "little"))
+        return self.draws.seed
+
+    def initial_seed(self) -> int:
+        return self.draws.initial_seed
+
+    def get_state(self) -> torch.Tensor:
+        return self.draws.get_state()
+
+    def set_state(self, new_state: torch.Tensor) -> TpuGenerator:
+        self.draws.set_state(new_state)
+        return self
+
+    def get_offset(self) -> int:
+        """How many draws were taken since the seed was set."""
+        return self.draws.offset
+
+    def set_offset(self, offset: int) -> TpuGenerator:
+        self.draws.offset = int(offset)
+        return self
+
+    def clone_state(self) -> TpuGenerator:
+        """A generator that goes on from here on its own."""
+        return TpuGenerator().set_state(self.get_state())
+
+    def graphsafe_get_state(self) -> TpuGenerator:
+        return self
+
+    def graphsafe_set_state(self, state: torch.Generator) -> TpuGenerator:
+        return self.set_state(state.get_state())
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.get_state(),)
+
+    def __deepcopy__(self, memo: Any) -> TpuGenerator:
+        return self.clone_state()
+
+
+_by_address: weakref.WeakValueDictionary[int, TpuGenerator] = weakref.WeakValueDictionary()
+
+
+def _rebuild(state: torch.Tensor) -> TpuGenerator:
+    return TpuGenerator().set_state(state)
+
+
+def draws_of(generator: Any) -> Draws:
+    """The draws behind an op's `generator` argument. Raises RuntimeError for one of another
+    device, as torch does."""
+    if generator is None:
+        return GENERATOR
+    found = _by_address.get(generator._cdata)
+    if found is None:
+        raise RuntimeError(
+            f"Expected a 'tpu' device type for generator but found '{generator.device.type}'; "
+            "make it with torch.Generator(device='tpu')"
+        )
+    return found.draws
+
+
+#: What torch.tpu.default_generators holds.
+DEFAULT_GENERATOR = TpuGenerator(draws=GENERATOR)
 
 #: CPU ops that draw, in the forms that modules reach on the CPU.
 _DRAWS = {

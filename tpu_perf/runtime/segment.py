@@ -22,7 +22,7 @@ from tpu_perf.recorder import active
 from tpu_perf.runtime.buffers import Buffer, Spec, buffer_of
 from tpu_perf.runtime.call_plan import CallPlan, assemble
 from tpu_perf.runtime.program_cache import CACHE, Program
-from tpu_perf.runtime.random_numbers import GENERATOR
+from tpu_perf.runtime.random_numbers import GENERATOR, Draws
 from tpu_perf.runtime.repeats import Repeats
 from tpu_perf.runtime.torch_private import graph_task, on_autograd_worker
 
@@ -35,6 +35,9 @@ _UNOWNED = 2
 #: References to an input array that only its buffer and this segment hold: the inputs list, the
 #: replaced table, the buffer, the loop variable and getrefcount's own argument.
 _SOLE_HOLDERS = 5
+
+#: Seed and offset of a draw, and whose it is.
+Draw = tuple[int, int, Draws]
 
 Node = tuple[CallPlan, tuple[int, ...], tuple[int, ...]]  # plan, inputs, outputs (value ids)
 
@@ -57,11 +60,14 @@ class Segment:
         self.owners: list[Buffer] = []
         self.replaced: dict[int, tuple[jax.Array, Spec, int]] = {}
         self.numbers: list[tuple[Any, ...]] = []
-        self.draws: list[int] = []
+        self.draws: list[Draw] = []
         self._value_of: dict[int, int] = {}
         self._count = 0
 
-    def record(self, plan: CallPlan, buffers: list[Buffer], numbers: Any, tensors: Any) -> Any:
+    def record(
+        self, plan: CallPlan, buffers: list[Buffer], numbers: Any, tensors: Any,
+        draws: Draws = GENERATOR,
+    ) -> Any:  # fmt: skip
         """Append one op; returns its (still pending) result."""
         with self.lock:
             if self.on_autograd_worker:
@@ -92,7 +98,7 @@ class Segment:
             if numbers:
                 self.numbers.append(tuple(numbers))
             if plan.random:
-                self.draws.append(GENERATOR.take()[1])
+                self.draws.append((*draws.take(), draws))
             if self.cuts_on_repeats and self.repeats.see(plan.uid):
                 self.flush("repeated_op_heuristic")
             if plan.single:
@@ -198,7 +204,7 @@ class Work:
 
     def __init__(
         self, nodes: list[Node], inputs: list[jax.Array], input_values: list[int],
-        input_buffers: list[Buffer], numbers: list[tuple[Any, ...]], draws: list[int],
+        input_buffers: list[Buffer], numbers: list[tuple[Any, ...]], draws: list[Draw],
         live: list[Buffer], live_values: tuple[int, ...], donated: tuple[int, ...],
     ) -> None:  # fmt: skip
         self.nodes = nodes
@@ -279,8 +285,8 @@ _KIND_ARRAYS: tuple[tuple[type, Any], ...] = (
 )  # fmt: skip
 
 
-def pack(numbers: list[tuple[Any, ...]], draws: list[int]) -> list[np.ndarray[Any, Any]]:
-    """Numbers by kind, then (seed, offsets...) if anything draws."""
+def pack(numbers: list[tuple[Any, ...]], draws: list[Draw]) -> list[np.ndarray[Any, Any]]:
+    """Numbers by kind, then seed and offset of every draw."""
     flat = [n for group in numbers for n in group]
     packed = []
     for kind, dtype in _KIND_ARRAYS:
@@ -288,7 +294,7 @@ def pack(numbers: list[tuple[Any, ...]], draws: list[int]) -> list[np.ndarray[An
         if chosen:
             packed.append(np.array(chosen, dtype))
     if draws:
-        packed.append(np.array([GENERATOR.signed_seed, *draws], np.int64))
+        packed.append(np.array([word for draw in draws for word in draw[:2]], np.int64))
     return packed
 
 
@@ -305,12 +311,11 @@ def replay(
         rest = list(arguments[len(input_values) :])
         feeds = {kind: _unpack(rest.pop(0)) for kind, _ in _KIND_ARRAYS if kind in kinds}
         random = _unpack(rest.pop(0)) if draws else None
-        seed = next(random) if random is not None else None
         for compute, number_kinds, is_random, ids, outs in steps:
             inputs: list[Any] = [env[i] for i in ids]
             inputs += [next(feeds[k]) for k in number_kinds]
             if is_random and random is not None:
-                inputs += [seed, next(random)]
+                inputs += [next(random), next(random)]
             env.update(zip(outs, compute(*inputs), strict=True))
         return tuple(env[v] for v in wanted)
 

@@ -98,7 +98,7 @@ def check_privateuse1_is_free() -> None:
     name = torch._C._get_privateuse1_backend_name()
     if name == "privateuseone":
         return
-    if name == DEVICE_TYPE and getattr(torch, "tpu", None) is None:
+    if name == DEVICE_TYPE and getattr(torch, DEVICE_TYPE, None) is None:
         return
     owner = getattr(getattr(torch, name, None), "__name__", name)
     raise EnvironmentProblem(
@@ -115,6 +115,28 @@ def register_backend(module: Any) -> None:
     backend_registration._setup_privateuseone_for_python_backend(
         DEVICE_TYPE, backend_module=module, hook=_Hook(), device_guard=_Guard()
     )
+
+
+#: Libraries unregister their kernels when collected.
+_lazy_library: list[torch.library.Library] = []
+
+
+def load_at_first_op(load: Callable[[], None]) -> None:
+    """Until the kernels are there, an op on the device calls `load` and is then run. Factory
+    functions load earlier, through torch's own lazy initialisation; torch.ops do not."""
+
+    def fall_back(op: Any, *args: Any, **kwargs: Any) -> Any:
+        load()
+        return op(*args, **kwargs)
+
+    library = torch.library.Library("_", "IMPL")
+    library.fallback(fall_back, "PrivateUse1")
+    _lazy_library.append(library)
+
+
+def end_of_lazy_loading() -> None:
+    """Make room for the device's own boxed fallback."""
+    _lazy_library.clear()
 
 
 def run_backward_on_calling_thread() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -23,7 +24,6 @@ from tpu_perf.runtime.jax_private import put
 from tpu_perf.runtime.modes import STATE, EagerMode
 from tpu_perf.runtime.packed_step import PackedStep
 from tpu_perf.runtime.program_cache import Program, user_line
-from tpu_perf.runtime.random_numbers import GENERATOR
 from tpu_perf.runtime.segment import Segment, Work, flush_all, pack, set_current_segment
 from tpu_perf.runtime.torch_private import compiling_flag_set
 from tpu_perf.runtime.transfers import to_device, to_host_array
@@ -218,8 +218,7 @@ class _Replay:
         self.sources = [recording.sources[i] for i in packed.inputs]
         self.state = [s[1] if s[0] == "state" else None for s in self.sources]
         self.numbers = [put(n) for n in pack(recording.numbers, [])]
-        self.first_draw = work.draws[0] if work.draws else 0
-        self.draws = [d - self.first_draw for d in work.draws]
+        self.draws = [draws for _, _, draws in work.draws]
         returned = {i for i in recording.results if i is not None}
         self.fills = [(k, work.live[j]) for k, j in enumerate(packed.outputs) if j not in returned]
         place = {j: k for k, j in enumerate(packed.outputs)}
@@ -245,8 +244,8 @@ class _Replay:
             arguments.append(pack.take())
         arguments += self.numbers
         if self.draws:
-            seed, first = GENERATOR.take(len(self.draws))
-            arguments.append(_draw_words(seed, first, self.draws))
+            words = [word for draws in self.draws for word in draws.take()]
+            arguments.append(np.array(words, np.int64))
         outs = self.call(*arguments)
         for i, buffer in self.fills:
             buffer.array = outs[i]  # counted and unshared since the recording
@@ -277,12 +276,6 @@ class _Replay:
         if kind == "constant":
             return what[1]
         return what.ready("unknown")
-
-
-def _draw_words(seed: int, first: int, offsets: list[int]) -> Any:
-    import numpy as np
-
-    return np.array([seed, *(first + d for d in offsets)], np.int64)
 
 
 def make_capturable(optimizer: torch.optim.Optimizer) -> list[str]:

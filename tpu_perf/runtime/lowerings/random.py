@@ -153,7 +153,7 @@ def _limit(self: jax.Array) -> int:
     return min(int(limits(self.dtype).max) + 1, 2**63 - 1)
 
 
-@lowers("randperm", random=True)
+@lowers("randperm", "randperm.generator", random=True)
 def randperm(call: Call, n: int, **options: Any) -> jax.Array:
     return jax.random.permutation(call.random_key(), jnp.arange(n, dtype=jnp.int64))
 

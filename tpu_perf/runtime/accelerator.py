@@ -123,8 +123,23 @@ def _memory_info(index: int) -> tuple[int, int]:
     return _module().mem_get_info()  # type: ignore[no-any-return]
 
 
+def _new_storage(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+    """torch.UntypedStorage(size or bytes, device="tpu"), which torch would make without memory."""
+    if device is None or torch.device(device).type != "tpu":
+        base: Any = torch._C.StorageBase
+        return base.__new__(cls, *args, device=device, **kwargs)
+    _module()._lazy_init()
+    from tpu_perf.runtime import storages
+
+    if args and not isinstance(args[0], int):
+        host = torch.UntypedStorage(args[0])
+        return storages.make(host.nbytes()).copy_(host)
+    return storages.make(args[0] if args else kwargs.get("size", 0))
+
+
 def install() -> None:
     """Put the device behind torch.accelerator and the constructors."""
+    torch.UntypedStorage.__new__ = _new_storage  # type: ignore[method-assign]
     replaced = {
         "getDeviceIndex": lambda: 0,
         "setDeviceIndex": _check_index,

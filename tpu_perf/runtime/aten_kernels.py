@@ -137,11 +137,7 @@ def _reinterpreted(self: Tensor, dtype: torch.dtype, size: Any, stride: Any, off
     buffer = buffer_of(self)
     buffer.ready("unknown")
     buffer.spec = Spec.of(buffer.spec.shape, buffer.spec.dtype, reinterpreted=True)
-    storage = storage_of(self)
-    if storage.nbytes() < buffer.spec.nbytes:  # an op's output: set_ would resize its storage
-        storage = new_storage(buffer.spec.nbytes)
-        storage._buffer = buffer  # type: ignore[attr-defined]
-    return tensor_over(storage, dtype, size, stride, offset)
+    return tensor_over(storage_of(self), dtype, size, stride, offset)
 
 
 @by_hand("unfold")
@@ -259,46 +255,53 @@ def local_scalar_dense(self: Tensor) -> Any:
 def set_storage_offset(
     self: Tensor, source: Any, storage_offset: Any, size: Any, stride: Any = ()
 ) -> Tensor:
+    from tpu_perf.runtime import storages
+
     stride = stride or contiguous_strides(tuple(size))
-    return set_storage(self, source, storage_offset, size, stride)
+    return storages.point(self, source, storage_offset, size, stride)
 
 
 @by_hand("set_.source_Storage")
 def set_whole_storage(self: Tensor, source: Any) -> Tensor:
+    from tpu_perf.runtime import storages
+
     count = source.nbytes() // self.element_size()
-    return set_storage(self, source, 0, (count,), (1,))
+    return storages.point(self, source, 0, (count,), (1,))
 
 
 @by_hand("set_.source_Tensor")
 def set_tensor(self: Tensor, source: Tensor) -> Tensor:
-    storage = storage_of(source)
-    return set_storage(self, storage, offset_of(source), source.shape, source.stride())
+    buffer_of(source)
+    return set_storage(self, storage_of(source), offset_of(source), source.shape, source.stride())
 
 
 @by_hand("set_")
 def set_empty(self: Tensor) -> Tensor:
-    storage = new_storage(0)
+    storage = new_storage()
     storage._buffer = Buffer(None, Spec.of((0,), self.dtype))  # type: ignore[attr-defined]
     return set_storage(self, storage, 0, (0,), (1,))
 
 
+@by_hand("is_set_to")
+def is_set_to(self: Tensor, tensor: Tensor) -> bool:
+    return (
+        storage_of(self)._cdata == storage_of(tensor)._cdata
+        and (self.shape, self.stride()) == (tensor.shape, tensor.stride())
+        and offset_of(self) == offset_of(tensor)
+    )
+
+
 @by_hand("resize_")
 def resize_(self: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
+    from tpu_perf.runtime import storages
+
     shape = tuple(int(s) for s in size)
     if shape == tuple(self.shape) and memory_format is None:
         return self
-    wanted = Spec.of(shape, self.dtype)
-    old = buffer_of(self)
-    fresh = new_storage(max(wanted.nbytes, 0))
-    buffer = Buffer(None, wanted)
-    fresh._buffer = buffer  # type: ignore[attr-defined]
-    kept = min(old.spec.numel, wanted.numel)
-    had_value = (old.array is not None or old.segment is not None) and kept
-    if had_value:
-        flat = alias(self, (kept,), (1,), 0).clone()
-    set_storage(self, fresh, 0, shape, contiguous_strides(shape))
-    if had_value:
-        alias(self, (kept,), (1,), 0).copy_(flat)
+    stride = contiguous_strides(shape)
+    if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
+        stride = torch.empty(shape, device="meta", memory_format=memory_format).stride()
+    storages.resize_tensor(self, shape, stride)
     return self
 
 

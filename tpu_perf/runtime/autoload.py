@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from tpu_perf.chips.presence import tpu_devices
-from tpu_perf.runtime import accelerator, pinned_memory, torch_private
+from tpu_perf.runtime import accelerator, pinned_memory, safetensors_device, torch_private
+from tpu_perf.runtime.import_hooks import when_imported
 from tpu_perf.runtime.random_numbers import GENERATOR
 
 #: Set to 0: `import torch` leaves the device alone. Set to 1: it takes the name "tpu" also on a
@@ -114,6 +114,7 @@ def register() -> None:
         torch_private.load_at_first_op(MODULE._lazy_init)
         pinned_memory.register()
         accelerator.install()
+        when_imported("safetensors", safetensors_device.teach)
         _registered = True
 
 
@@ -122,11 +123,17 @@ def entry_point() -> None:
     told = os.environ.get(VARIABLE, "").strip().lower()
     if told in ("0", "false", "no", "off"):
         return
-    if importlib.util.find_spec("torch_tpu") is not None and tpu_devices():
+    if importlib.util.find_spec("torch_tpu") is not None and _beside_a_tpu():
         if told not in ("1", "true", "yes", "on"):
             return  # TorchTPU has the device on this machine
         _keep_torch_tpu_out()
     register()
+
+
+def _beside_a_tpu() -> bool:
+    from tpu_perf.chips.presence import tpu_devices  # costs more than all else here
+
+    return bool(tpu_devices())
 
 
 def _keep_torch_tpu_out() -> None:

@@ -125,6 +125,14 @@ class Buffer:
             self.counted = self.spec.nbytes
             MEMORY.allocate(self.counted)
 
+    def release(self) -> None:
+        """Give the array up."""
+        self.array = None
+        self.shared = False
+        if self.counted:
+            MEMORY.release(self.counted)
+            self.counted = 0
+
     def ready(self, reason: str = "unknown") -> jax.Array:
         """The array; runs the pending segment first, or stands in zeros for unwritten memory."""
         if self.segment is not None:
@@ -204,7 +212,7 @@ def allocate(shape: Shape, dtype: torch.dtype, stride: Shape | None = None) -> t
     if stride is not None and stride != contiguous_strides(shape):
         spec_shape = storage_order_shape(shape, stride)
     spec = Spec.of(spec_shape, dtype)
-    storage = new_storage(spec.nbytes)
+    storage = new_storage()
     storage._buffer = Buffer(None, spec)  # type: ignore[attr-defined]
     return tensor_over(storage, dtype, shape, stride or spec.strides)
 

@@ -45,9 +45,11 @@ def _load() -> None:
         dispatch,
         lowerings,
         public_names,
+        storages,
     )
 
     lowerings.load_all()
+    storages.install()
     public_names.install(autoload.MODULE)
     library = torch.library.Library("aten", "IMPL")
     for name, kernel in aten_kernels.BY_HAND.items():

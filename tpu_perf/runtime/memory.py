@@ -38,6 +38,13 @@ class Memory:
         if recorder is not None:
             recorder.memory(memory_event(_clock(), nbytes, live, recorder.step))
 
+    def release(self, nbytes: int) -> None:
+        self.allocated = live = self.allocated - nbytes
+        self.releases += 1
+        recorder = active.recorder
+        if recorder is not None:
+            recorder.memory(memory_event(_clock(), -nbytes, live, recorder.step))
+
     def reset_peak(self) -> None:
         self.peak = self.allocated
 

@@ -18,7 +18,6 @@ from tpu_perf.runtime.memory import MEMORY
 from tpu_perf.runtime.modes import STATE, EagerMode, mode_set_to, switch
 from tpu_perf.runtime.program_cache import CACHE, statistics
 from tpu_perf.runtime.random_numbers import DEFAULT_GENERATOR, GENERATOR
-from tpu_perf.runtime.streams import Stream
 from tpu_perf.runtime.transfers import synchronize as _synchronize
 
 

@@ -41,7 +41,7 @@ _set_storage = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
 #: storage_offset() is typed as int or SymInt; device tensors have no symbols.
 offset_of: Callable[[torch.Tensor], int] = torch.Tensor.storage_offset  # type: ignore[assignment]
 
-#: Storages made for user-visible allocations get addresses that no two live tensors share.
+#: Where the next storage seems to lie whose address someone asks for.
 _next_address = 1 << 40
 
 
@@ -50,24 +50,26 @@ def alias(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int) -> 
     return cast(torch.Tensor, as_strided_alias(META_KEYS, tensor, size, stride, storage_offset))
 
 
-def new_storage(nbytes: int) -> torch.UntypedStorage:
-    """A storage on the device with a size and an address of its own, but no memory behind it."""
+def new_address(nbytes: int) -> int:
+    """An address for so many bytes, which no other storage has."""
     global _next_address
     address = _next_address
     _next_address += max(64, (nbytes + 63) // 64 * 64)
-    return cast(
-        torch.UntypedStorage,
-        torch._C._construct_storage_from_data_pointer(
-            address, torch.device(DEVICE_TYPE, 0), nbytes
-        ),
-    )
+    return address
+
+
+def new_storage() -> torch.UntypedStorage:
+    """A storage on the device without memory behind it. Its size in torch's books is 0, and is
+    raised when a tensor is put over it."""
+    return storage_of(create_empty_tensor((0,), torch.uint8))
 
 
 def set_storage(
     tensor: torch.Tensor, storage: torch.UntypedStorage, offset: int, size: Any, stride: Any
 ) -> torch.Tensor:
-    """Point `tensor` at `storage` with the given geometry, in place."""
-    return cast(torch.Tensor, _set_storage(CPU_KEYS, tensor, storage, offset, size, stride))
+    """Point `tensor` at `storage` with the given geometry, in place. The Meta kernel raises the
+    storage's size in torch's books where it is too small (an op's output has size 0 there)."""
+    return cast(torch.Tensor, _set_storage(META_KEYS, tensor, storage, offset, size, stride))
 
 
 def tensor_over(
@@ -114,6 +116,9 @@ def register_backend(module: Any) -> None:
     check_privateuse1_is_free()
     backend_registration._setup_privateuseone_for_python_backend(
         DEVICE_TYPE, backend_module=module, hook=_Hook(), device_guard=_Guard()
+    )
+    backend_registration.generate_methods_for_privateuse1_backend(
+        for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tpu_perf.runtime.forward_derivatives import carrying_tangents
 from tpu_perf.runtime.torch_private import WHOLE_AUTOGRAD_KEYS, dispatch_modes, redispatch_linear
 
 Tensor = torch.Tensor
@@ -27,6 +28,7 @@ def scaled_dot_product_attention(
         and grouped
         and query.is_floating_point()
         and not (attn_mask is not None and attn_mask.requires_grad)
+        and not carrying_tangents()
     ):
         if not 0.0 <= dropout_p <= 1.0:
             raise RuntimeError(
@@ -49,7 +51,8 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Linear as one op with torch's own derivative, where that has one: not for complex numbers.
+    """Linear as one op with torch's own derivative, where that has one: not for complex numbers,
+    and not forward.
 
     Whoever watches ops (a subclass, a dispatch mode) sees torch's composition, as on a CPU.
     """
@@ -59,6 +62,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         or weight.dim() != 2
         or not weight.is_floating_point()
         or dispatch_modes()
+        or carrying_tangents()
     ):
         composed: Tensor = aten.linear.default.decompose(input, weight, bias)
         return composed

@@ -79,6 +79,16 @@ def test_writes_through_views_reach_the_base(write: object, mode: EagerMode) -> 
     same_on_device(device, host)
 
 
+def test_writes_into_parts_of_unwritten_memory_leave_other_memory_alone(mode: EagerMode) -> None:
+    for _ in range(3):
+        made = torch.empty(2, 3, device="tpu")
+        made[0].copy_(torch.ones(3).to("tpu"))
+        made[1].fill_(2)
+        made[1].add_(1)
+        assert made.tolist() == [[1, 1, 1], [3, 3, 3]]
+    assert torch.empty(2, 3, device="tpu").cpu().shape == (2, 3)
+
+
 def test_out_of_place_result_geometry(mode: EagerMode) -> None:
     host, device = _pair(4, 6)
     same_on_device(device.t() + 1, host.t() + 1)

@@ -122,10 +122,11 @@ def _strict(add: Callable[[str], None], values: list[int], inplace: bool) -> Non
     """Code that runs the plan's program now and makes the result."""
     if inplace:
         add("    overwritten = not plan.reads or plan.reads[0]")
+        # The array comes first: that of unwritten memory is found to be shared by asking for it.
+        _array(add, "b0", "x0", "    if not overwritten:")
         add("    if overwritten or b0.shared: program = plan.program")
         add("    else: program = plan.donating")
         add("    if program is None: program = strict_program(plan, b0)")
-        _array(add, "b0", "x0", "    if not overwritten:")
         _run(add, values, "*(() if overwritten else (x0,)), ")
         add("    b0.array = outs[0]; b0.shared = False; b0.segment = None")
         add("    if not b0.counted: b0.fill(outs[0])")

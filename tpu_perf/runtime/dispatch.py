@@ -33,8 +33,10 @@ def call(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         try:
             plan = build_plan(signature, bound)
         except OutputNeedsResize as resize:
-            for position, shape in resize.shapes:
-                bound.tensors[position].resize_(shape)
+            for position, (shape, stride) in resize.forms:
+                resized = bound.tensors[position].resize_(shape)
+                if resized.stride() != stride:
+                    resized.as_strided_(shape, stride)
             return call(signature, args, kwargs)
         except NotLowered as problem:
             return cannot_run(signature, bound, args, kwargs, problem)

@@ -27,16 +27,20 @@ from tpu_perf.runtime.signatures import TENSOR, TENSORS, Signature
 from tpu_perf.runtime.views import ViewPlan, view_of
 
 
+#: Shape and strides of a tensor.
+Form = tuple[tuple[int, ...], tuple[int, ...]]
+
+
 class NotLowered(NotImplementedError):
     """The device has no program for this op."""
 
 
 class OutputNeedsResize(Exception):
-    """An out= tensor has another shape than the result."""
+    """Tensor arguments (their positions) that must first be given another shape and strides."""
 
-    def __init__(self, shapes: list[tuple[int, tuple[int, ...]]]) -> None:
+    def __init__(self, forms: list[tuple[int, Form]]) -> None:
         super().__init__("out= tensor needs resizing")
-        self.shapes = shapes
+        self.forms = forms
 
 
 def build_plan(signature: Signature, bound: Bound) -> CallPlan:
@@ -47,9 +51,11 @@ def build_plan(signature: Signature, bound: Bound) -> CallPlan:
     """
     metas = _meta_arguments(signature, bound)
     before = [tuple(m.shape) for m in metas.tensors]
-    result = _run_meta(signature, metas)
+    result, wanted = _outputs_in_place(signature, metas, _run_meta(signature, metas))
     resized = [
-        (i, tuple(m.shape)) for i, m in enumerate(metas.tensors) if tuple(m.shape) != before[i]
+        (i, (tuple(m.shape), tuple(m.stride())))
+        for i, m in enumerate(wanted)
+        if tuple(m.shape) != before[i]
     ]
     if resized:
         raise OutputNeedsResize(resized)
@@ -170,6 +176,29 @@ def _run_meta(signature: Signature, metas: _Metas) -> Any:
             return signature.op(*metas.args, **metas.kwargs)
     except NotImplementedError as error:
         raise NotLowered(f"{signature.display} has no meta kernel: {error}") from None
+
+
+def _outputs_in_place(
+    signature: Signature, metas: _Metas, result: Any
+) -> tuple[Any, list[torch.Tensor]]:
+    """The result with the op's out= tensors in it, and the tensors whose forms the arguments must
+    have: some meta kernels return tensors of their own and leave out= as it was."""
+    wanted = list(metas.tensors)
+    returns = signature.op._schema.returns
+    if not signature.is_out or not isinstance(result, (torch.Tensor, tuple)):
+        return result, wanted
+    by_alias = {
+        next(iter(a.alias_info.before_set)): metas.kwargs.get(a.name)
+        for a in signature.op._schema.arguments
+        if a.is_out and a.alias_info is not None
+    }
+    results = list(result) if isinstance(result, tuple) else [result]
+    for i, (value, declared) in enumerate(zip(results, returns, strict=False)):
+        given = declared.alias_info and by_alias.get(next(iter(declared.alias_info.before_set)))
+        if isinstance(given, torch.Tensor) and value is not given:
+            wanted[next(k for k, m in enumerate(wanted) if m is given)] = value
+            results[i] = given
+    return tuple(results) if isinstance(result, tuple) else results[0], wanted
 
 
 def _written_tensors(signature: Signature, bound: Bound) -> tuple[int, ...]:

@@ -118,7 +118,8 @@ def functional_form(op: torch._ops.OpOverload) -> tuple[str, bool]:
         element = _element_form(base.removeprefix("_foreach_").removesuffix("_"), overload)
         return (element, True) if element in TABLE else (own, False)
     plain = base[:-1] if base.endswith("_") and not base.endswith("__") else base
-    wanted = _essence(op._schema)
+    is_out = any(a.is_out for a in op._schema.arguments)
+    wanted = _essence(op._schema, is_out)
     packet = getattr(torch.ops.aten, plain, None)
     if packet is None:
         return own, False
@@ -126,13 +127,21 @@ def functional_form(op: torch._ops.OpOverload) -> tuple[str, bool]:
         other = getattr(packet, candidate)
         if other._schema.is_mutable:
             continue
-        if _essence(other._schema) == wanted:
+        if _essence(other._schema, is_out) == wanted:
             return f"{plain}.{candidate}", False
     return own, False
 
 
-def _essence(schema: Any) -> list[tuple[str, str]]:
-    return [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
+#: What a factory is told of its result, and its out= form takes from the tensor to write.
+_OF_THE_RESULT = frozenset({"dtype", "layout", "device", "pin_memory"})
+
+
+def _essence(schema: Any, to_out: bool) -> list[tuple[str, str]]:
+    return [
+        (a.name, str(a.type))
+        for a in schema.arguments
+        if not a.is_out and not (to_out and a.kwarg_only and a.name in _OF_THE_RESULT)
+    ]
 
 
 #: Overloads of _foreach_ ops and the overload of the plain op that one element runs.

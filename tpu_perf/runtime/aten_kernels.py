@@ -76,7 +76,20 @@ def empty_strided(
 
 @by_hand("as_strided")
 def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Tensor:
-    offset = offset_of(self) if storage_offset is None else storage_offset
+    offset = _offset_within(self, size, stride, storage_offset)
+    return as_strided_alias(META_KEYS, self, size, stride, offset)  # type: ignore[no-any-return]
+
+
+@by_hand("as_strided_")
+def as_strided_(self: Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Tensor:
+    """In place: what transpose_, squeeze_ and their like come down to."""
+    offset = _offset_within(self, size, stride, storage_offset)
+    return set_storage(self, _sized_storage(self), offset, size, stride)
+
+
+def _offset_within(self: Tensor, size: Any, stride: Any, storage_offset: Any) -> int:
+    """The offset of a geometry. Raises RuntimeError if it reaches beyond the storage."""
+    offset: int = offset_of(self) if storage_offset is None else storage_offset
     try:
         spec = storage_of(self)._buffer.spec  # type: ignore[attr-defined]
     except AttributeError:
@@ -89,7 +102,17 @@ def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: Any = None)
             f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} are "
             f"out of bounds for storage of size {spec.nbytes}"
         )
-    return as_strided_alias(META_KEYS, self, size, stride, offset)  # type: ignore[no-any-return]
+    return offset
+
+
+def _sized_storage(self: Tensor) -> torch.UntypedStorage:
+    """A storage over the tensor's buffer that knows its size, which an op's output does not: set_
+    would resize it."""
+    storage, buffer = storage_of(self), buffer_of(self)
+    if storage.nbytes() < buffer.spec.nbytes:
+        storage = new_storage(buffer.spec.nbytes)
+        storage._buffer = buffer  # type: ignore[attr-defined]
+    return storage
 
 
 @by_hand("view")
@@ -137,7 +160,7 @@ def _reinterpreted(self: Tensor, dtype: torch.dtype, size: Any, stride: Any, off
     buffer = buffer_of(self)
     buffer.ready("unknown")
     buffer.spec = Spec.of(buffer.spec.shape, buffer.spec.dtype, reinterpreted=True)
-    return tensor_over(storage_of(self), dtype, size, stride, offset)
+    return tensor_over(_sized_storage(self), dtype, size, stride, offset)
 
 
 @by_hand("unfold")

@@ -63,6 +63,7 @@ def _load() -> None:
     boxed = torch.library.Library("_", "IMPL")
     boxed.fallback(dispatch.fall_back, "PrivateUse1")
     _libraries.extend([library, boxed, *autocast.register_autocast()])
+    torch_private.lay_out_metas_as_asked()
     torch_private.run_backward_on_calling_thread()
     compile_backend.register()
 

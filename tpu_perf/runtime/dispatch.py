@@ -136,6 +136,8 @@ def register_all(library: torch.library.Library, by_hand: set[str]) -> int:
         op = getattr(packet, overload or "default", None) if packet is not None else None
         if op is None:
             continue
+        if torch.Tag.inplace_view in op.tags:
+            continue  # changes a tensor's geometry, not its values
         functional, _ = functional_form(op)
         covered = functional in TABLE
         if composite(name, "CompositeImplicitAutograd") and not (covered and functional in _KEEP):

@@ -24,6 +24,7 @@ from tpu_perf.runtime.lowerings.registry import (
     draws_numbers,
 )
 from tpu_perf.runtime.signatures import TENSOR, TENSORS, Signature
+from tpu_perf.runtime.torch_private import layouts_as_on_cpu
 from tpu_perf.runtime.views import ViewPlan, view_of
 
 
@@ -172,7 +173,7 @@ def _run_meta(signature: Signature, metas: _Metas) -> Any:
     if not signature.op._schema.returns and signature.lowering is not None:
         return None  # works in place on what it is given: nothing to learn from a meta kernel
     try:
-        with torch._C._DisableAutocast(), torch.no_grad():
+        with torch._C._DisableAutocast(), torch.no_grad(), layouts_as_on_cpu():
             return signature.op(*metas.args, **metas.kwargs)
     except NotImplementedError as error:
         raise NotLowered(f"{signature.display} has no meta kernel: {error}") from None

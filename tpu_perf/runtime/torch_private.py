@@ -7,11 +7,13 @@ attributes on UntypedStorage (kept alive with the storage by PyObject preservati
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import backend_registration
 
 from tpu_perf.errors import EnvironmentProblem
@@ -142,6 +144,38 @@ def load_at_first_op(load: Callable[[], None]) -> None:
 def end_of_lazy_loading() -> None:
     """Make room for the device's own boxed fallback."""
     _lazy_library.clear()
+
+
+class _Layouts(threading.local):
+    as_on_cpu = False
+
+
+_layouts = _Layouts()
+
+
+def lay_out_metas_as_asked() -> None:
+    """Let `layouts_as_on_cpu` decide what torch's meta kernels take a plain meta tensor for. They
+    take it for one of CUDA, where transforms and decompositions have other strides."""
+    from torch import _meta_registrations
+
+    before = _meta_registrations.device_hint
+
+    def device_hint(tensor: Any) -> str:
+        if _layouts.as_on_cpu and not isinstance(tensor, FakeTensor):
+            return "cpu"
+        return before(tensor)
+
+    _meta_registrations.device_hint = device_hint
+
+
+@contextmanager
+def layouts_as_on_cpu() -> Iterator[None]:
+    """Inside, meta kernels give results the strides that they have on the CPU."""
+    before, _layouts.as_on_cpu = _layouts.as_on_cpu, True
+    try:
+        yield
+    finally:
+        _layouts.as_on_cpu = before
 
 
 def run_backward_on_calling_thread() -> None:

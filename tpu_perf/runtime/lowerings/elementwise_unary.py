@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.scipy import special
 
@@ -258,14 +259,27 @@ def polygamma(call: Call, n: int, self: jax.Array) -> jax.Array:
     x = wide_float(self)
     if n == 0:
         return _digamma(x)
-    if n > 1:
-        sign = 1 if n % 2 else -1
-        order = jnp.asarray(n + 1, x.dtype)
-        return sign * jnp.exp(lax.lgamma(order)) * special.zeta(order, x)
-    # The zeta function only covers the right half; the left one is its reflection.
-    sine = jnp.sin(jnp.asarray(jnp.pi, x.dtype) * x)
-    right = special.zeta(jnp.asarray(2, x.dtype), jnp.where(x < 0.5, 1 - x, x))
-    return jnp.where(x < 0.5, jnp.asarray(jnp.pi**2, x.dtype) / (sine * sine) - right, right)
+    order = jnp.asarray(n + 1, x.dtype)
+    sign = 1 if n % 2 else -1
+    size = jnp.exp(lax.lgamma(order))
+    right = sign * size * special.zeta(order, jnp.where(x < 0.5, 1 - x, x))
+    # The zeta function only covers the right half; the left one is its reflection, whose cotangent
+    # needs the distance to the nearest pole alone.
+    cotangent = 1 / jnp.tan(jnp.asarray(jnp.pi, x.dtype) * (x - jnp.round(x)))
+    first, *rest = _cotangent_derivative(n)
+    turned = jnp.full_like(x, first)
+    for term in rest:
+        turned = turned * cotangent + term
+    turned = -(jnp.pi ** (n + 1)) * turned
+    return jnp.where(x < 0.5, turned - sign * right, right)
+
+
+def _cotangent_derivative(n: int) -> list[float]:
+    """The n-th derivative of cot as a polynomial in cot, highest power first."""
+    found = np.polynomial.Polynomial([0, 1])
+    for _ in range(n):
+        found = -found.deriv() * np.polynomial.Polynomial([1, 0, 1])
+    return [float(c) for c in found.coef[::-1]]
 
 
 @lowers("mvlgamma", static_numbers=True)

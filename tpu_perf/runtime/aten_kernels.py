@@ -84,7 +84,7 @@ def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: Any = None)
 def as_strided_(self: Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Tensor:
     """In place: what transpose_, squeeze_ and their like come down to."""
     offset = _offset_within(self, size, stride, storage_offset)
-    return set_storage(self, _sized_storage(self), offset, size, stride)
+    return set_storage(self, storage_of(self), offset, size, stride)
 
 
 def _offset_within(self: Tensor, size: Any, stride: Any, storage_offset: Any) -> int:
@@ -103,16 +103,6 @@ def _offset_within(self: Tensor, size: Any, stride: Any, storage_offset: Any) ->
             f"out of bounds for storage of size {spec.nbytes}"
         )
     return offset
-
-
-def _sized_storage(self: Tensor) -> torch.UntypedStorage:
-    """A storage over the tensor's buffer that knows its size, which an op's output does not: set_
-    would resize it."""
-    storage, buffer = storage_of(self), buffer_of(self)
-    if storage.nbytes() < buffer.spec.nbytes:
-        storage = new_storage(buffer.spec.nbytes)
-        storage._buffer = buffer  # type: ignore[attr-defined]
-    return storage
 
 
 @by_hand("view")
@@ -160,7 +150,7 @@ def _reinterpreted(self: Tensor, dtype: torch.dtype, size: Any, stride: Any, off
     buffer = buffer_of(self)
     buffer.ready("unknown")
     buffer.spec = Spec.of(buffer.spec.shape, buffer.spec.dtype, reinterpreted=True)
-    return tensor_over(_sized_storage(self), dtype, size, stride, offset)
+    return tensor_over(storage_of(self), dtype, size, stride, offset)
 
 
 @by_hand("unfold")

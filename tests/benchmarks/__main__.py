@@ -8,12 +8,12 @@ import os
 import sys
 from pathlib import Path
 
-from tests.benchmarks.intervals import holds, is_open, worst
-from tests.benchmarks.measuring import DifferentWork, Effort, Measurement, measure
+from tests.benchmarks.intervals import combined, holds, is_open
+from tests.benchmarks.measuring import DifferentWork, Effort, Measurement, measure, measure_together
 from tests.benchmarks.output import Result, machine, print_table
 from tests.benchmarks.peer_environment import Peer, PeerMissing
 from tests.benchmarks.processes import WorkerFailed
-from tests.benchmarks.rows import ROWS, Row
+from tests.benchmarks.rows import ROWS, Pair, Row
 
 #: Load average above which something else is clearly running.
 _QUIET_LOAD = 0.5
@@ -62,22 +62,53 @@ def _parser() -> argparse.ArgumentParser:
 
 def _measure_row(row: Row, peer: Peer, effort: Effort) -> Result:
     try:
-        measured = [measure(pair, peer, effort, _say) for pair in row.pairs]
+        measured, missing = _measure_pairs(row.pairs, peer, effort)
     except DifferentWork as problem:
         return Result(row, None, None, None, False, str(problem))
     except (PeerMissing, WorkerFailed) as problem:
         return Result(row, None, None, None, None, str(problem))
-    ratio = worst([m.ratio for m in measured], row.at_least)
-    notes = [_describe(m) for m in measured]
+    ratio = combined([m.ratio for m in measured], row.combine, row.at_least)
+    notes = [_describe(m) for m in measured] + missing
     if is_open(ratio, row.limit):
         notes.append("the interval contains the limit")
     kept = holds(ratio, row.limit, row.at_least)
     return Result(row, ratio.value, ratio.low, ratio.high, kept, "; ".join(notes))
 
 
+#: Rows may share their pairs (a median and a worst one); these are measured once.
+_measured: dict[tuple[Pair, ...], tuple[list[Measurement], list[str]]] = {}
+
+
+def _measure_pairs(
+    pairs: tuple[Pair, ...], peer: Peer, effort: Effort
+) -> tuple[list[Measurement], list[str]]:
+    """The pairs' measurements, and what is said of those that a peer cannot run."""
+    if pairs not in _measured:
+        found: list[Measurement] = []
+        missing: list[str] = []
+        if pairs[0].first.kind == "ops":
+            found = measure_together(pairs, peer, effort, _say)
+        else:
+            for pair in pairs:
+                try:
+                    found.append(measure(pair, peer, effort, _say))
+                except WorkerFailed as problem:
+                    # "Where it runs at all": a peer's failure is not ours, our own is.
+                    if len(pairs) == 1 or not problem.spec.peer:
+                        raise
+                    missing.append(f"{pair.label}: TorchTPU cannot run it ({problem})")
+        if not found:
+            raise PeerMissing("; ".join(missing))
+        _measured[pairs] = found, missing
+    return _measured[pairs]
+
+
 def _describe(measured: Measurement) -> str:
     first, second = measured.first_ns, measured.second_ns
-    unit, scale = ("s", 1e9) if max(first, second) > 1e9 else ("ms", 1e6)
+    if measured.pair.first.kind == "memory":
+        unit, scale = "bytes", 1.0
+    else:
+        unit, scale = ("s", 1e9) if max(first, second) > 1e9 else ("ms", 1e6)
     return (
         f"{measured.pair.label} {measured.ratio.value:.3f} "
         f"({first / scale:.2f} against {second / scale:.2f} {unit})"

@@ -56,6 +56,8 @@ def build(spec: Spec) -> Contender:
         return OpCalls(fence)
     if spec.kind == "model":
         return _ModelStep(spec, fence)
+    if spec.kind == "memory":
+        return _LiveTensors(fence)
     if spec.kind in ("step", "whole_step"):
         return _TorchStep(spec, fence)
     raise ValueError(f"no contender of kind {spec.kind!r}")
@@ -101,6 +103,36 @@ class _AddChain:
             times.append(_clock() - start)
             values.append(float(y.cpu()[0, 0]))
         return times, values
+
+
+class _LiveTensors:
+    """Host memory that a live tensor of one element takes, in bytes where others have times."""
+
+    COUNT = 20_000
+
+    def __init__(self, fence: Callable[[], None]) -> None:
+        import torch
+
+        self.fence = fence
+        self.x = torch.ones(1).to("tpu")
+
+    def run(self, count: int, variant: str) -> tuple[list[int], list[float]]:
+        sizes = []
+        for _ in range(min(count, 4)):
+            before = _resident_bytes()
+            alive = [self.x + 1 for _ in range(self.COUNT)]
+            self.fence()
+            sizes.append((_resident_bytes() - before) // self.COUNT)
+            del alive
+        # What the allocator kept from the first time is used again: only the first one counts.
+        return [max(sizes)] * count, [float(self.x.cpu()[0])]
+
+
+def _resident_bytes() -> int:
+    import resource
+
+    with open("/proc/self/statm", encoding="ascii") as statistics:
+        return int(statistics.read().split()[1]) * resource.getpagesize()
 
 
 class _TorchStep:

@@ -12,7 +12,9 @@ def _model(name: str) -> Any:
     """A model with random weights, the same in every process. Attention is written out, because
     TorchTPU's own cannot run on a CPU."""
     import torch
-    import transformers as hf
+    import transformers
+
+    hf: Any = transformers
 
     torch.manual_seed(0)
     written_out = {"attn_implementation": "eager"}

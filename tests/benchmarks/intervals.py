@@ -51,3 +51,21 @@ def is_open(ratio: Ratio, limit: float) -> bool:
 def worst(ratios: Sequence[Ratio], at_least: bool) -> Ratio:
     """The ratio that is furthest on the wrong side."""
     return (min if at_least else max)(ratios, key=lambda ratio: ratio.value)
+
+
+def combined(ratios: Sequence[Ratio], how: str, at_least: bool = False) -> Ratio:
+    """The ratio of a row of several pairs: the worst, the median or the geometric mean of them,
+    with its bounds taken the same way. Raises ValueError for another word."""
+    if how == "worst":
+        return worst(ratios, at_least)
+    sides = [[getattr(r, side) for r in ratios] for side in ("value", "low", "high")]
+    if how == "median":
+        return Ratio(*(float(np.median(side)) for side in sides))
+    if how == "geometric_mean":
+        return Ratio(*(float(np.exp(np.mean(np.log(side)))) for side in sides))
+    raise ValueError(f"no way to combine ratios is called {how!r}")
+
+
+def median_difference(pairs: Sequence[tuple[float, float]]) -> Ratio:
+    """Median of paired differences, first less second, with its interval."""
+    return median_ratio([a - b for a, b in pairs])

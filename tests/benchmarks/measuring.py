@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.contenders import Spec
-from tests.benchmarks.intervals import Ratio, median_ratio, round_ratio
+from tests.benchmarks.intervals import Ratio, median_difference, median_ratio, round_ratio
 from tests.benchmarks.peer_environment import Peer
 from tests.benchmarks.processes import Worker, own_python
 from tests.benchmarks.rows import Pair
@@ -24,6 +26,8 @@ _MOST_UNITS = 200
 #: The first unit after a pause refills caches and is not counted.
 _UNCOUNTED = 1
 _LEAST_UNITS = 3
+#: Units of one op's calls between two changes of place, a few milliseconds each.
+_UNITS_OF_A_CALL = 4
 #: Times that variants in one process change places in a round. They share caches, so they can
 #: take turns quickly, and the machine's drift then hits both alike.
 _TURNS_IN_ONE_PROCESS = 6
@@ -56,6 +60,8 @@ Say = Callable[[str], None]
 
 def measure(pair: Pair, peer: Peer, effort: Effort, say: Say) -> Measurement:
     """Measure one pair. Raises PeerMissing, WorkerFailed or DifferentWork."""
+    if pair.first.kind == "import":
+        return _import_times(pair, effort, say)
     one = _compile_launch if pair.first.kind == "compile" else _step_launch
     firsts: list[float] = []
     seconds: list[float] = []
@@ -67,6 +73,61 @@ def measure(pair: Pair, peer: Peer, effort: Effort, say: Say) -> Measurement:
             seconds += second
             ratios.append(round_ratio(first, second))
     return Measurement(pair, median_ratio(ratios), _median(firsts), _median(seconds))
+
+
+def measure_together(
+    pairs: Sequence[Pair], peer: Peer, effort: Effort, say: Say
+) -> list[Measurement]:
+    """Measure pairs that are variants of the same two processes, in turn within each round."""
+    ratios: list[list[float]] = [[] for _ in pairs]
+    times: list[Round] = [([], []) for _ in pairs]
+    for launch in range(effort.launches):
+        say(f"  {len(pairs)} pairs: launch {launch + 1} of {effort.launches}")
+        order = random.Random(launch)
+        with ExitStack() as stack:
+            workers = []
+            for spec in (pairs[0].first, pairs[0].second):
+                python = peer.python() if spec.peer else own_python()
+                workers.append(stack.enter_context(Worker(replace(spec, variant="plain"), python)))
+            _check_evidence([worker.ready()["values"] for worker in workers])
+            for _ in range(effort.rounds):
+                for number, pair in enumerate(pairs):
+                    sides: Round = ([], [])
+                    start = order.randrange(2)
+                    for side in (start, 1 - start, 1 - start, start):
+                        variant = (pair.first, pair.second)[side].variant
+                        taken = workers[side].run(_UNITS_OF_A_CALL + _UNCOUNTED, variant)
+                        sides[side].extend(taken[_UNCOUNTED:])
+                    ratios[number].append(round_ratio(*sides))
+                    times[number][0].extend(sides[0])
+                    times[number][1].extend(sides[1])
+    return [
+        Measurement(pair, median_ratio(ratio), _median(taken[0]), _median(taken[1]))
+        for pair, ratio, taken in zip(pairs, ratios, times, strict=True)
+    ]
+
+
+def _import_times(pair: Pair, effort: Effort, say: Say) -> Measurement:
+    """Fresh processes that import torch, with the entry points of backends and without."""
+    say(f"  {pair.label}: {effort.launches * effort.rounds} times each way")
+    taken: list[tuple[float, float]] = []
+    for _ in range(effort.launches * effort.rounds):
+        first, second = (_import_ns(s.variant == "autoload") for s in (pair.first, pair.second))
+        taken.append((first, second))
+    difference = median_difference([(a / 1e6, b / 1e6) for a, b in taken])
+    return Measurement(pair, difference, *(_median(side) for side in zip(*taken, strict=True)))
+
+
+_IMPORT = "import time; t = time.perf_counter_ns(); import torch; print(time.perf_counter_ns() - t)"
+
+
+def _import_ns(autoload: bool) -> float:
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": str(int(autoload))}
+    done = subprocess.run(
+        [str(own_python()), "-c", _IMPORT], env=environment, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    return float(done.stdout.split()[-1])
 
 
 def _median(values: Sequence[float]) -> float:

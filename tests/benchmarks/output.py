@@ -28,6 +28,7 @@ class Result:
     note: str
 
     def document(self) -> dict[str, Any]:
+        side = "at least" if self.row.at_least else "at most"
         return {
             "name": self.row.name,
             "ratio": self.ratio,
@@ -35,7 +36,7 @@ class Result:
             "high": self.high,
             "limit": self.row.limit,
             "holds": self.holds,
-            "unit": f"ratio, must be {'at least' if self.row.at_least else 'at most'} the limit",
+            "unit": f"{self.row.unit}, must be {side} the limit",
             "note": self.note,
         }
 

@@ -22,7 +22,11 @@ _TIMEOUT_S = 900.0
 
 
 class WorkerFailed(Exception):
-    """A worker ended or hung; the message holds its last words."""
+    """A worker ended or hung; the message holds its last words, `spec` is what it was to run."""
+
+    def __init__(self, spec: Spec, message: str) -> None:
+        super().__init__(message)
+        self.spec = spec
 
 
 class Worker:
@@ -95,7 +99,7 @@ class Worker:
         lines = [line.strip() for line in self._log.read().splitlines() if line.strip()]
         errors = [line for line in lines if "Error" in line.split(":")[0]]
         last = (errors or lines or ["it said nothing"])[-1]
-        return WorkerFailed(f"worker {self.spec.kind} {what}: {last[:300]}")
+        return WorkerFailed(self.spec, f"worker {self.spec.kind} {what}: {last[:300]}")
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

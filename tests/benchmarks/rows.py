@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tests.benchmarks.contenders import Spec
+from tests.benchmarks.hf_models import NAMES
+from tests.benchmarks.op_calls import OPS
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two contenders; the ratio is time of `first` over time of `second`."""
+    """Two contenders; the ratio is time (or memory) of `first` over that of `second`."""
 
     label: str
     first: Spec
@@ -18,13 +20,16 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One limit. Of several pairs the worst counts."""
+    """One limit. `combine` says which of several pairs counts: the worst, their median or their
+    geometric mean. Rows of unit "ms" hold what the first takes longer, not a ratio."""
 
     name: str
     what: str
     pairs: tuple[Pair, ...]
     limit: float
     at_least: bool = False
+    combine: str = "worst"
+    unit: str = "ratio"
 
 
 def _against_peer(kind: str, mode: str) -> Pair:
@@ -44,6 +49,28 @@ def _recorder(size: str) -> Pair:
 def _cache(mode: str) -> Pair:
     # Both name the same kind of process; the measurement gives the second an empty directory.
     return Pair(mode, Spec("compile", mode=mode), Spec("compile", mode=mode))
+
+
+def _op_pairs(mode: str) -> tuple[Pair, ...]:
+    ours = [Spec("ops", mode=mode, variant=op) for op in OPS]
+    return tuple(Pair(s.variant, s, replace(s, peer=True)) for s in ours)
+
+
+def _op_rows(mode: str, name: str) -> tuple[Row, Row]:
+    """The median over thirty ops, and the worst of them."""
+    pairs = _op_pairs(mode)
+    what = f"a call of 30 common ops, {name} / TorchTPU {name}"
+    return (
+        Row(f"ops_{mode}", f"{what}: median", pairs, 0.7, combine="median"),
+        Row(f"ops_{mode}_worst", f"{what}: worst", pairs, 1.2),
+    )
+
+
+def _model_pairs(mode: str) -> tuple[Pair, ...]:
+    ours = [Spec("model", mode=mode, size=name) for name in NAMES]
+    if mode == "compile":
+        return tuple(Pair(s.size, s, replace(s, device="cpu")) for s in ours)
+    return tuple(Pair(s.size, s, replace(s, peer=True)) for s in ours)
 
 
 ROWS = (
@@ -101,5 +128,40 @@ ROWS = (
         "compile time of a process, warm directory cache / cold",
         (_cache("strict"), _cache("defer")),
         0.10,
+    ),
+    *_op_rows("strict", "Strict"),
+    *_op_rows("defer", "DeferAndFuse"),
+    *_op_rows("debug", "Debug"),
+    Row(
+        "models_strict",
+        "training step of 5 tiny models of transformers, Strict / TorchTPU",
+        _model_pairs("strict"),
+        0.9,
+    ),
+    Row(
+        "models_defer_and_fuse",
+        "the same, DeferAndFuse / TorchTPU",
+        _model_pairs("defer"),
+        0.9,
+    ),
+    Row(
+        "models_compile",
+        "the same, torch.compile / inductor on the CPU: geometric mean",
+        _model_pairs("compile"),
+        1.0,
+        combine="geometric_mean",
+    ),
+    Row(
+        "import_torch",
+        "import torch with the device's entry point, ms more than without",
+        (Pair("import torch", Spec("import", variant="autoload"), Spec("import")),),
+        50.0,
+        unit="ms",
+    ),
+    Row(
+        "memory_per_tensor",
+        "host memory of a live tensor of one element, Strict / TorchTPU",
+        (_against_peer("memory", "strict"),),
+        1.0,
     ),
 )

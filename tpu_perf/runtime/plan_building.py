@@ -27,7 +27,6 @@ from tpu_perf.runtime.signatures import TENSOR, TENSORS, Signature
 from tpu_perf.runtime.torch_private import layouts_as_on_cpu
 from tpu_perf.runtime.views import ViewPlan, view_of
 
-
 #: Shape and strides of a tensor.
 Form = tuple[tuple[int, ...], tuple[int, ...]]
 

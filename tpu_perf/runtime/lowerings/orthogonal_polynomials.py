@@ -37,9 +37,7 @@ def _operands(x: Operand, n: Operand) -> tuple[jax.Array, jax.Array]:
     return wide, degree.astype(jnp.int64)
 
 
-def _chebyshev_next(
-    x: jax.Array, k: jax.Array, last: jax.Array, before: jax.Array
-) -> jax.Array:
+def _chebyshev_next(x: jax.Array, k: jax.Array, last: jax.Array, before: jax.Array) -> jax.Array:
     return 2 * x * last - before
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tpu_perf.runtime import accelerator, pinned_memory, safetensors_device, torch_private
+from tpu_perf.runtime import accelerator, dlpack, pinned_memory, safetensors_device, torch_private
 from tpu_perf.runtime.import_hooks import when_imported
 from tpu_perf.runtime.random_numbers import GENERATOR
 
@@ -114,6 +114,7 @@ def register() -> None:
         torch_private.load_at_first_op(MODULE._lazy_init)
         pinned_memory.register()
         accelerator.install()
+        dlpack.install()
         when_imported("safetensors", safetensors_device.teach)
         _registered = True
 

@@ -14,6 +14,7 @@ import torch
 
 from tpu_perf.runtime import jax_private, streams
 from tpu_perf.runtime.autoload import MODULE, DeviceModule
+from tpu_perf.runtime.exchange import from_jax, to_jax
 from tpu_perf.runtime.memory import MEMORY
 from tpu_perf.runtime.modes import STATE, EagerMode, mode_set_to, switch
 from tpu_perf.runtime.program_cache import CACHE, statistics
@@ -34,6 +35,8 @@ class DeviceProperties:
 
 Stream = streams.Stream
 Event = streams.Event
+
+__all__ = ["from_jax", "to_jax"]
 
 
 class device:  # torch's own name for it

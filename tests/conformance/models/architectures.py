@@ -1,0 +1,92 @@
+"""Finds the architectures of the installed transformers and the model class that stands for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+#: Which head stands for an architecture, the first that it has; each with the family under which
+#: the table lists it. Heads with a loss that needs no odd labels come first.
+_HEADS: tuple[tuple[str, str], ...] = (
+    ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "multimodal"),
+    ("MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES", "multimodal"),
+    ("MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES", "audio"),
+    ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "encoder-decoder"),
+    ("MODEL_FOR_MASKED_LM_MAPPING_NAMES", "text encoder"),
+    ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "text decoder"),
+    ("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES", "text encoder"),
+    ("MODEL_FOR_CTC_MAPPING_NAMES", "audio"),
+    ("MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES", "audio"),
+    ("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", "vision"),
+    ("MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING_NAMES", "vision"),
+    ("MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES", "vision"),
+    ("MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES", "vision"),
+    ("MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES", "vision"),
+    ("MODEL_FOR_UNIVERSAL_SEGMENTATION_MAPPING_NAMES", "vision"),
+    ("MODEL_FOR_KEYPOINT_DETECTION_MAPPING_NAMES", "vision"),
+    ("MODEL_FOR_TEXT_RECOGNITION_MAPPING_NAMES", "vision"),
+    ("MODEL_FOR_IMAGE_TO_IMAGE_MAPPING_NAMES", "vision"),
+    ("MODEL_FOR_ZERO_SHOT_OBJECT_DETECTION_MAPPING_NAMES", "multimodal"),
+    ("MODEL_FOR_VISUAL_QUESTION_ANSWERING_MAPPING_NAMES", "multimodal"),
+    ("MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES", "text encoder"),
+    ("MODEL_FOR_TIME_SERIES_PREDICTION_MAPPING_NAMES", "time series"),
+    ("MODEL_FOR_PRETRAINING_MAPPING_NAMES", "other"),
+    ("MODEL_FOR_MASK_GENERATION_MAPPING_NAMES", "vision"),
+    ("MODEL_MAPPING_NAMES", "other"),
+    ("MODEL_FOR_BACKBONE_MAPPING_NAMES", "vision"),
+    ("MODEL_FOR_POSE_ESTIMATION_MAPPING_NAMES", "vision"),
+    ("MODEL_FOR_IMAGE_SEGMENTATION_MAPPING_NAMES", "vision"),
+    ("MODEL_FOR_IMAGE_MATTING_MAPPING_NAMES", "vision"),
+    ("MODEL_FOR_TABLE_RECOGNITION_MAPPING_NAMES", "vision"),
+    ("MODEL_FOR_RNNT_MAPPING_NAMES", "audio"),
+    ("MODEL_FOR_TDT_MAPPING_NAMES", "audio"),
+    ("MODEL_FOR_TEXT_TO_SPECTROGRAM_MAPPING_NAMES", "audio"),
+    ("MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES", "audio"),
+    ("MODEL_FOR_RETRIEVAL_MAPPING_NAMES", "multimodal"),
+    ("MODEL_FOR_KEYPOINT_MATCHING_MAPPING_NAMES", "vision"),
+    ("MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES", "text encoder"),
+)
+FAMILIES = ("text decoder", "mixture of experts", "state space", "text encoder",
+            "encoder-decoder", "vision", "audio", "multimodal", "time series", "other")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A model type, its model class by name, and the family that the table lists it under."""
+
+    name: str
+    model_class: str
+    family: str
+
+
+def all_architectures() -> dict[str, Architecture]:
+    """Every model type of transformers that has a model class, by name."""
+    from transformers.models.auto import modeling_auto
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    found: dict[str, Architecture] = {}
+    for mapping, family in _HEADS:
+        for name, model_class in getattr(modeling_auto, mapping, {}).items():
+            if name in CONFIG_MAPPING_NAMES and name not in found:
+                chosen = model_class if isinstance(model_class, str) else model_class[0]
+                found[name] = Architecture(name, chosen, family)
+    return dict(sorted(found.items()))
+
+
+def without_model_class() -> list[str]:
+    """Model types that have a config but no model class of their own."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return sorted(set(CONFIG_MAPPING_NAMES) - set(all_architectures()))
+
+
+def model_class_of(architecture: Architecture) -> Any:
+    import transformers
+
+    return getattr(transformers, architecture.model_class)
+
+
+def config_class_of(architecture: Architecture) -> Any:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    return CONFIG_MAPPING[architecture.name]

@@ -81,7 +81,7 @@ def main(given: Sequence[str] | None = None) -> int:
                     log.print(f"{len(done)}/{len(ops)} {result.cell.op}", highlight=False)
 
         try:
-            pool.run(work, effort, report)
+            pool.run(pool.OPERATORS, work, effort, report)
         except pool.CannotStart as problem:
             raise SystemExit(str(problem)) from None
     if options.update:

@@ -1,4 +1,8 @@
-"""Worker processes that check cells; one that crashes or hangs costs its cell only."""
+"""Worker processes that check cells; one that crashes or hangs costs its cell only.
+
+A `Kind` says which module the workers run and how its cells and results look; the protocol is
+that of `tests.conformance.worker`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import IO, Any
+from typing import IO, Any, Generic, TypeVar
 
 from tests.conformance.cells import Cell, Result
 
@@ -21,8 +25,25 @@ _FAST_COMPILE = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
     "--xla_cpu_parallel_codegen_split_count=1"
 )
-#: Ops after which a worker is replaced: PJRT and dynamo keep some of what they compile.
-_OPS_PER_WORKER = 60
+
+C = TypeVar("C")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[C, R]):
+    """`broken` makes the result of a cell whose worker died or ran out of time."""
+
+    module: str
+    result: Callable[[dict[str, Any]], R]
+    broken: Callable[[C, str], R]
+    #: Lists after which a worker is replaced: PJRT and dynamo keep some of what they compile.
+    lists_per_worker: int = 60
+
+
+OPERATORS: Kind[Cell, Result] = Kind(
+    "tests.conformance.worker", Result.from_json, lambda cell, why: Result(cell, "failed", 1, 1, why)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +57,12 @@ class Effort:
     optimized: bool = False
 
 
-Report = Callable[[Result], None]
-
-
 class CannotStart(Exception):
     """A worker ended before it was ready; the message has its last words."""
 
 
 class _Worker:
-    def __init__(self, effort: Effort) -> None:
+    def __init__(self, module: str, effort: Effort) -> None:
         environment = dict(os.environ)
         environment.pop("TORCH_TPU_CPU_FALLBACK", None)
         environment.pop("TPU_PERF_CPU_FALLBACK", None)
@@ -53,14 +71,14 @@ class _Worker:
             flags = environment.get("XLA_FLAGS", "")
             environment["XLA_FLAGS"] = f"{flags} {_FAST_COMPILE}".strip()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.conformance.worker",
+            [sys.executable, "-m", module,
              *([] if effort.few is None else [str(effort.few)])],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=environment, text=True,
         )  # fmt: skip
         self.lines: queue.Queue[str | None] = queue.Queue()
         self.last_words: list[str] = []
-        self.ops = 0
+        self.lists_done = 0
         threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True).start()
         threading.Thread(target=self._listen, args=(self.process.stderr,), daemon=True).start()
         if self.lines.get() is None:
@@ -76,7 +94,7 @@ class _Worker:
         for line in pipe:
             self.last_words = [*self.last_words[-5:], line.strip()]
 
-    def send(self, cells: Sequence[Cell]) -> None:
+    def send(self, cells: Sequence[Any]) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([asdict(c) for c in cells]) + "\n")
         self.process.stdin.flush()
@@ -86,28 +104,33 @@ class _Worker:
         self.process.wait()
 
 
-def run(work: Sequence[Sequence[Cell]], effort: Effort, report: Report) -> None:
+def run(
+    kind: Kind[C, R], work: Sequence[Sequence[C]], effort: Effort, report: Callable[[R], None]
+) -> None:
     """Check lists of cells (one list an op) in several processes; `report` gets each result.
 
     Raises CannotStart where a worker cannot even load the device.
     """
-    waiting: queue.SimpleQueue[Sequence[Cell]] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[Sequence[C]] = queue.SimpleQueue()
     for cells in work:
         waiting.put(cells)
     lock = threading.Lock()
 
-    def locked(result: Result) -> None:
+    def locked(result: R) -> None:
         with lock:
             report(result)
 
     count = max(1, min(effort.jobs, len(work)))
     with ThreadPoolExecutor(count) as threads:
-        serving = [threads.submit(_serve, waiting, effort, locked) for _ in range(count)]
+        serving = [threads.submit(_serve, kind, waiting, effort, locked) for _ in range(count)]
         for one in serving:
             one.result()
 
 
-def _serve(waiting: queue.SimpleQueue[Sequence[Cell]], effort: Effort, report: Report) -> None:
+def _serve(
+    kind: Kind[C, R], waiting: queue.SimpleQueue[Sequence[C]], effort: Effort,
+    report: Callable[[R], None],
+) -> None:  # fmt: skip
     worker: _Worker | None = None
     try:
         while True:
@@ -116,18 +139,18 @@ def _serve(waiting: queue.SimpleQueue[Sequence[Cell]], effort: Effort, report: R
             except queue.Empty:
                 return
             while cells:
-                if worker is None or worker.ops >= _OPS_PER_WORKER:
+                if worker is None or worker.lists_done >= kind.lists_per_worker:
                     if worker is not None:
                         worker.stop()
-                    worker = _Worker(effort)
-                worker.ops += 1
-                answered, problem = _one_list(worker, cells, effort.limit_s, report)
+                    worker = _Worker(kind.module, effort)
+                worker.lists_done += 1
+                answered, problem = _one_list(kind, worker, cells, effort.limit_s, report)
                 cells = cells[answered:]
                 if problem is not None:
                     words = " ".join(worker.last_words)[-400:]
                     worker.stop()
                     worker = None
-                    report(Result(cells[0], "failed", 1, 1, f"{problem} {words}".strip()))
+                    report(kind.broken(cells[0], f"{problem} {words}".strip()))
                     cells = cells[1:]
     finally:
         if worker is not None:
@@ -135,7 +158,11 @@ def _serve(waiting: queue.SimpleQueue[Sequence[Cell]], effort: Effort, report: R
 
 
 def _one_list(
-    worker: _Worker, cells: Sequence[Cell], limit_s: float, report: Report
+    kind: Kind[C, R],
+    worker: _Worker,
+    cells: Sequence[C],
+    limit_s: float,
+    report: Callable[[R], None],
 ) -> tuple[int, str | None]:
     """How many cells were answered, and what ended the list early."""
     worker.send(cells)
@@ -150,7 +177,7 @@ def _one_list(
             return answered, f"the process died (exit code {code})"
         message: dict[str, Any] = json.loads(line)
         if "result" in message:
-            report(Result.from_json(message["result"]))
+            report(kind.result(message["result"]))
             answered += 1
         elif "done" in message:
             return answered, None

@@ -142,8 +142,10 @@ def _shrunk(
         return None
     if isinstance(value, float) or (isinstance(value, int) and _DROPPED.match(name)):
         return type(value)(0) if _DROPPED.match(name) else None
-    if kept is not None and isinstance(value, (list, tuple)) and (
-        _PER_LAYER.match(name) or name == "rope_theta_per_layer"
+    if (
+        kept is not None
+        and isinstance(value, (list, tuple))
+        and (_PER_LAYER.match(name) or name == "rope_theta_per_layer")
     ):
         return [value[i] for i in kept] if len(value) > max(kept) else None
     if _SPECIAL.match(name) and isinstance(value, int):
@@ -213,8 +215,10 @@ def _consistent(config: Any, changed: dict[str, Any]) -> None:
         return changed.get(name, getattr(config, name, None))
 
     heads = getattr(config, "num_attention_heads", None)
-    if "num_key_value_heads" in changed and isinstance(heads, int) and (
-        getattr(config, "num_key_value_heads", None) == heads
+    if (
+        "num_key_value_heads" in changed
+        and isinstance(heads, int)
+        and (getattr(config, "num_key_value_heads", None) == heads)
     ):
         changed["num_key_value_heads"] = now("num_attention_heads")
     for name in ("rope_parameters", "rope_scaling"):

@@ -361,11 +361,18 @@ def index_put_(self: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
     return self
 
 
+@by_hand("index_put")
+def index_put(self: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
+    where = _masks_or_positions(indices, values)
+    made: Tensor = _kernel("index_put")(self, where, values, accumulate)
+    return made
+
+
 def _positions(indices: Any) -> list[Tensor | None]:
     """Index tensors with masks replaced by the positions where they are true, whose number
     depends on the data."""
     found: list[Tensor | None] = []
-    for item in indices:
+    for item in _indices_here(indices):
         if item is not None and item.dtype in (torch.bool, torch.uint8):
             found += nonzero(item).unbind(1)
         else:
@@ -373,9 +380,22 @@ def _positions(indices: Any) -> list[Tensor | None]:
     return found
 
 
+def _indices_here(indices: Any) -> list[Tensor | None]:
+    """Index tensors on the device: those on the host are welcome too, as with CUDA."""
+    return [i.to("tpu") if i is not None and i.device.type == "cpu" else i for i in indices]
+
+
 def _masks_or_positions(indices: Any, values: Tensor) -> Any:
     """Writing one value through a mask needs no positions; writing rows does."""
-    return indices if values.numel() == 1 else _positions(indices)
+    return _indices_here(indices) if values.numel() == 1 else _positions(indices)
+
+
+@by_hand("repeat_interleave.Tensor")
+def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Tensor:
+    """Without output_size the repeats are read, for their sum is the result's size."""
+    total = int(repeats.sum().item()) if output_size is None else output_size
+    made: Tensor = _kernel("repeat_interleave.Tensor")(repeats, output_size=total)
+    return made
 
 
 @by_hand("masked_select")

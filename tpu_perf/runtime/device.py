@@ -44,6 +44,7 @@ def _load() -> None:
         composite_kernels,
         dispatch,
         lowerings,
+        meta_kernels,
         public_names,
         storages,
     )
@@ -52,6 +53,7 @@ def _load() -> None:
     storages.install()
     public_names.install(autoload.MODULE)
     library = torch.library.Library("aten", "IMPL")
+    meta_kernels.register(library)
     for name, kernel in aten_kernels.BY_HAND.items():
         library.impl(name, kernel, "PrivateUse1")
     for name, kernel in composite_kernels.ABOVE_AUTOGRAD.items():

@@ -334,6 +334,15 @@ def put(
     return made.reshape(self.shape)
 
 
+@lowers("repeat_interleave.Tensor")
+def repeat_interleave(
+    call: Call, repeats: jax.Array, *, output_size: int | None = None
+) -> jax.Array:
+    """Each index as often as its element says; the result's size is part of the program."""
+    (size,) = call.shape
+    return jnp.repeat(jnp.arange(repeats.size), repeats, total_repeat_length=size)
+
+
 @lowers("masked_scatter")
 def masked_scatter(call: Call, self: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Array:
     shape = jnp.broadcast_shapes(self.shape, mask.shape)

@@ -230,3 +230,20 @@ def native_group_norm_backward(
     if output_mask[2]:
         grad_bias = jnp.sum(grad, axis=(0, 3)).reshape(C)
     return grad_input, grad_weight, grad_bias
+
+
+@lowers("_weight_norm_interface_backward")
+def weight_norm_backward(
+    call: Call,
+    grad_w: jax.Array,
+    saved_v: jax.Array,
+    saved_g: jax.Array,
+    saved_norms: jax.Array,
+    dim: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Gradients of direction and length of a weight w = g * v / |v|."""
+    others = tuple(i for i in range(saved_v.ndim) if i != dim % saved_v.ndim)
+    grad, direction = wide(grad_w), wide(saved_v)
+    length, norms = wide(saved_g), wide(saved_norms)
+    along = jnp.sum(grad * direction, axis=others, keepdims=True)
+    return length / norms * (grad - direction * along / (norms * norms)), along / norms

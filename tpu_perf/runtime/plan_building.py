@@ -131,7 +131,9 @@ class _Metas:
 
 def _meta_tensor(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type != "tpu":
-        return torch.empty((), dtype=tensor.dtype)  # a 0-dim CPU tensor promotes as one
+        # A 0-dim CPU tensor promotes as one of the device, and is welcome where torch's meta
+        # kernels ask for one device.
+        return torch.empty((), dtype=tensor.dtype, device="meta")
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 

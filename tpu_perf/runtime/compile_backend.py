@@ -24,6 +24,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from tpu_perf.recorder import active
 from tpu_perf.recorder.packing import dispatch_event, name_number
 from tpu_perf.runtime.buffers import Spec, buffer_of, wrap
+from tpu_perf.runtime.compiled_checks import take_checks
 from tpu_perf.runtime.decompositions import decompositions_for_compile
 from tpu_perf.runtime.dtypes import numpy_dtype
 from tpu_perf.runtime.graph import GraphEvaluator, missing_ops, random_draws
@@ -39,6 +40,7 @@ class CompiledGraph:
     """One AOTAutograd graph as XLA programs, one per geometry of its inputs."""
 
     def __init__(self, module: torch.fx.GraphModule, name: str) -> None:
+        self.checks = take_checks(module)
         missing = missing_ops(module)
         if missing:
             raise NotImplementedError(
@@ -99,6 +101,10 @@ class CompiledGraph:
             recorder.dispatch(
                 dispatch_event(start, _clock(), self.number, program.index, recorder.step)
             )
+        if self.checks:
+            results, looked_at = results[: -len(self.checks)], results[-len(self.checks) :]
+            for check, value in zip(self.checks, looked_at, strict=True):
+                check.make(value)
         return results
 
     def _program(self, key: Any, inputs: Sequence[Any]) -> tuple[Program, list[Spec | None]]:

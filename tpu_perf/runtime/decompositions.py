@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,9 +25,16 @@ def usable_decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions, minus those of ops that the table lowers directly."""
     global _table
     if _table is None:
-        merged = {**core_aten_decompositions(), **decomposition_table}
+        merged = {**core_aten_decompositions(), **decomposition_table, **_composed()}
         _table = {op: f for op, f in merged.items() if not is_lowered(op)}
     return _table
+
+
+def _composed() -> dict[Any, Callable[..., Any]]:
+    """Ops that torch composes of others in C++ without saying so in its decomposition table."""
+    key = torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional
+    ops = [torch.ops.aten.linalg_pinv.atol_rtol_tensor]
+    return {op: functools.partial(op._op_dk, key) for op in ops}
 
 
 def is_lowered(op: Any) -> bool:

@@ -117,7 +117,7 @@ _LEFT_TO_TORCH = {
     "split", "split_with_sizes", "unbind", "unfold", "view_as_real", "view_as_complex",
     "_reshape_alias", "as_strided", "_conj", "_neg_view", "is_pinned", "resize_as_",
     "requires_grad_",
-    "_reshape_copy", "_scaled_dot_product_attention_math", "_foreach_copy",
+    "linalg_pinv", "_reshape_copy", "_scaled_dot_product_attention_math", "_foreach_copy",
 }  # fmt: skip
 
 

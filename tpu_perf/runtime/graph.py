@@ -98,7 +98,8 @@ class GraphEvaluator:
                 here = None
                 if _draws(node):
                     here, draws = offset + draws, draws + 1
-                call = Call(str(node.target), _metas(node), seed, here, {"node": node})
+                call = Call(str(node.target), _metas(node), seed, here, {"node": node},
+                            _contiguous(node))  # fmt: skip
                 args, kwargs = value(node.args), value(node.kwargs)
                 kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
                 env[node] = _fit(lowering.lower(call, *args, **kwargs), node)
@@ -131,6 +132,11 @@ def _metas(node: torch.fx.Node) -> tuple[TensorMeta, ...]:
         for v in leaves
         if isinstance(v, torch.Tensor)
     )
+
+
+def _contiguous(node: torch.fx.Node) -> tuple[bool, ...]:
+    values = [n.meta.get("val") for n in node.all_input_nodes]
+    return tuple(v.is_contiguous() for v in values if isinstance(v, torch.Tensor))
 
 
 def _fit(result: Any, node: torch.fx.Node) -> Any:

@@ -279,12 +279,13 @@ def _evaluator(
     if signature.foreach:
         return functools.partial(_evaluate_foreach, lowering, layout, signature, metas)
     drop_out = signature.is_out
+    contiguous = tuple(t.is_contiguous() for t in bound.tensors)
 
     def evaluate(
         values: list[jax.Array], numbers: list[Number], seed: Any, offset: Any
     ) -> list[jax.Array]:
         args, kwargs = layout.fill(values, numbers, drop_out)
-        call = Call(signature.display, metas, seed, offset)
+        call = Call(signature.display, metas, seed, offset, contiguous=contiguous)
         return flatten_results(lowering.lower(call, *args, **kwargs))
 
     return evaluate

@@ -1,4 +1,4 @@
-"""Decompositions and solvers of dense matrices, batched over the leading dims."""
+"""Solvers and products of dense matrices, batched over the leading dims."""
 
 from __future__ import annotations
 
@@ -6,49 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from tpu_perf.runtime.lowerings.factorizations import adjoint_of, lu_with_info, transposed
 from tpu_perf.runtime.lowerings.registry import Call, lowers
-
-
-def _transposed(x: jax.Array) -> jax.Array:
-    return jnp.swapaxes(x, -1, -2)
-
-
-def _adjoint(x: jax.Array) -> jax.Array:
-    return jnp.conj(_transposed(x))
-
-
-def _fine(x: jax.Array) -> jax.Array:
-    """The info code of success; failures show as NaN in the result, as XLA has no errors."""
-    return jnp.zeros(x.shape[:-2], jnp.int32)
-
-
-@lowers("linalg_cholesky_ex")
-def cholesky(
-    call: Call, self: jax.Array, *, upper: bool = False, check_errors: bool = False
-) -> tuple[jax.Array, jax.Array]:
-    lower = jnp.linalg.cholesky(self, symmetrize_input=False)
-    bad = jnp.any(jnp.isnan(lower), axis=(-1, -2)).astype(jnp.int32)
-    return _adjoint(lower) if upper else lower, bad
-
-
-@lowers("linalg_inv_ex")
-def inverse(call: Call, A: jax.Array, *, check_errors: bool = False) -> tuple[jax.Array, jax.Array]:
-    return jnp.linalg.inv(A), _fine(A)
-
-
-def _lu(A: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Packed factors and torch's pivots, which count rows from 1."""
-    packed, pivots, _ = lax.linalg.lu(A)
-    return packed, pivots + 1
-
-
-@lowers("linalg_lu_factor_ex")
-def lu_factor(
-    call: Call, A: jax.Array, *, pivot: bool = True, check_errors: bool = False
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    if not pivot:
-        raise NotImplementedError("LU without pivoting has no program; use pivot=True")
-    return (*_lu(A), _fine(A))
 
 
 def _as_columns(A: jax.Array, B: jax.Array) -> tuple[jax.Array, bool]:
@@ -68,44 +27,8 @@ def solve(
     if left or vector:
         found = jnp.linalg.solve(matrix, columns)
     else:
-        found = _transposed(jnp.linalg.solve(_transposed(matrix), _transposed(columns)))
-    return (found[..., 0] if vector else found, *_lu(A), _fine(A))
-
-
-# _linalg_det and _linalg_slogdet have no entry: torch's gradient takes their factors to be those of
-# the transpose where the input was contiguous, and a lowering is not told strides.
-
-
-@lowers("_linalg_eigh")
-def eigh(
-    call: Call, A: jax.Array, UPLO: str = "L", compute_v: bool = True
-) -> tuple[jax.Array, jax.Array]:
-    vectors, values = lax.linalg.eigh(A, lower=UPLO == "L", symmetrize_input=False)
-    return values, vectors if compute_v else jnp.zeros((0,), A.dtype)
-
-
-@lowers("_linalg_svd")
-def svd(
-    call: Call,
-    A: jax.Array,
-    full_matrices: bool = False,
-    compute_uv: bool = True,
-    *,
-    driver: str | None = None,
-) -> tuple[jax.Array, ...]:
-    if not compute_uv:
-        empty = jnp.zeros((0,), A.dtype)
-        return empty, jnp.linalg.svd(A, compute_uv=False), empty
-    u, s, vh = jnp.linalg.svd(A, full_matrices=full_matrices)
-    return u, s, vh
-
-
-@lowers("linalg_qr")
-def qr(call: Call, A: jax.Array, mode: str = "reduced") -> tuple[jax.Array, jax.Array]:
-    if mode == "r":
-        return jnp.zeros((0,), A.dtype), jnp.linalg.qr(A, mode="r")
-    q, r = jnp.linalg.qr(A, mode="complete" if mode == "complete" else "reduced")
-    return q, r
+        found = transposed(jnp.linalg.solve(transposed(matrix), transposed(columns)))
+    return (found[..., 0] if vector else found, *lu_with_info(A))
 
 
 def _triangular(
@@ -152,9 +75,9 @@ def triangular_solve(
 def cholesky_solve(
     call: Call, self: jax.Array, input2: jax.Array, upper: bool = False
 ) -> jax.Array:
-    lower = _adjoint(input2) if upper else input2
+    lower = adjoint_of(input2) if upper else input2
     half = _triangular(lower, self, upper=False, left=True, unit=False)
-    return _triangular(_adjoint(lower), half, upper=True, left=True, unit=False)
+    return _triangular(adjoint_of(lower), half, upper=True, left=True, unit=False)
 
 
 @lowers("cholesky_inverse")
@@ -201,13 +124,13 @@ def lu_solve(
     adjoint: bool = False,
 ) -> jax.Array:
     if not left:
-        return _adjoint(lu_solve(call, LU, pivots, _adjoint(B), left=True, adjoint=not adjoint))
+        return adjoint_of(lu_solve(call, LU, pivots, adjoint_of(B), left=True, adjoint=not adjoint))
     batch = jnp.broadcast_shapes(LU.shape[:-2], B.shape[:-2])
     B = jnp.broadcast_to(B, (*batch, *B.shape[-2:]))
     order = lax.linalg.lu_pivots_to_permutation(pivots - 1, LU.shape[-1])
     order = jnp.broadcast_to(order, (*batch, LU.shape[-1]))
     if adjoint:
-        turned = _adjoint(LU)
+        turned = adjoint_of(LU)
         half = _triangular(turned, B, upper=False, left=True, unit=False)
         found = _triangular(turned, half, upper=True, left=True, unit=True)
         return jnp.take_along_axis(found, jnp.argsort(order, axis=-1)[..., None], axis=-2)

@@ -57,6 +57,8 @@ class Call:
     seed: jax.Array | None = None
     offset: jax.Array | None = None
     notes: dict[str, Any] = field(default_factory=dict)
+    #: Whether each tensor argument is contiguous, for the few ops that torch defines by that.
+    contiguous: tuple[bool, ...] = ()
 
     @property
     def dtype(self) -> np.dtype:

@@ -35,15 +35,23 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 
 
-def by_hand(*names: str) -> Callable[[Kernel], Kernel]:
-    """Register a kernel for aten overloads, named as the dispatcher names them."""
+def by_hand_in(
+    kernels: dict[str, Callable[..., Any]],
+) -> Callable[..., Callable[[Kernel], Kernel]]:
+    """A decorator that puts a kernel among `kernels` under the dispatcher's names of overloads."""
 
-    def register(function: Kernel) -> Kernel:
-        for name in names:
-            BY_HAND[name] = function
-        return function
+    def by_hand(*names: str) -> Callable[[Kernel], Kernel]:
+        def register(function: Kernel) -> Kernel:
+            for name in names:
+                kernels[name] = function
+            return function
 
-    return register
+        return register
+
+    return by_hand
+
+
+by_hand = by_hand_in(BY_HAND)
 
 
 @by_hand("empty.memory_format")
@@ -160,7 +168,7 @@ def unfold(self: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return alias(self, seen.shape, seen.stride(), offset_of(self))
 
 
-def _kernel(name: str) -> Callable[..., Any]:
+def table_kernel(name: str) -> Callable[..., Any]:
     """The table-driven kernel of an overload, made on first use."""
     found = _kernels.get(name)
     if found is None:
@@ -179,7 +187,7 @@ def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     here, there = self.device.type == "tpu", src.device.type == "tpu"
     if here and there:
         if self is not src:
-            _kernel("copy_")(self, src, non_blocking)
+            table_kernel("copy_")(self, src, non_blocking)
         return self
     return _copy_across(src, self)
 
@@ -191,7 +199,7 @@ def to_copy(
 ) -> Tensor:  # fmt: skip
     here = self.device.type == "tpu"
     if here and (device is None or device.type == "tpu"):
-        return _kernel("_to_copy")(self, dtype=dtype, memory_format=memory_format)  # type: ignore[no-any-return]
+        return table_kernel("_to_copy")(self, dtype=dtype, memory_format=memory_format)  # type: ignore[no-any-return]
     if here:
         host = to_host(self)
         host = host if dtype is None else host.to(dtype)
@@ -247,7 +255,7 @@ def _copy_across(src: Tensor, dst: Tensor) -> Tensor:
     else:
         staged = allocate(shape, dst.dtype)
         _replace(buffer_of(staged), host)
-        _kernel("copy_")(dst, staged, False)
+        table_kernel("copy_")(dst, staged, False)
     return dst
 
 
@@ -340,67 +348,3 @@ def equal(self: Tensor, other: Tensor) -> bool:
     if self.shape != other.shape:
         return False
     return bool(torch.eq(self, other).all().item())
-
-
-@by_hand("nonzero")
-def nonzero(self: Tensor) -> Tensor:
-    """The shape of the result depends on the data, so the data is read to find it."""
-    host = to_host(self, "item()")
-    return host.nonzero().to(self.device)
-
-
-@by_hand("index.Tensor")
-def index(self: Tensor, indices: Any) -> Tensor:
-    made: Tensor = _kernel("index.Tensor")(self, _positions(indices))
-    return made
-
-
-@by_hand("index_put_")
-def index_put_(self: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
-    _kernel("index_put_")(self, _masks_or_positions(indices, values), values, accumulate)
-    return self
-
-
-@by_hand("index_put")
-def index_put(self: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
-    where = _masks_or_positions(indices, values)
-    made: Tensor = _kernel("index_put")(self, where, values, accumulate)
-    return made
-
-
-def _positions(indices: Any) -> list[Tensor | None]:
-    """Index tensors with masks replaced by the positions where they are true, whose number
-    depends on the data."""
-    found: list[Tensor | None] = []
-    for item in _indices_here(indices):
-        if item is not None and item.dtype in (torch.bool, torch.uint8):
-            found += nonzero(item).unbind(1)
-        else:
-            found.append(item)
-    return found
-
-
-def _indices_here(indices: Any) -> list[Tensor | None]:
-    """Index tensors on the device: those on the host are welcome too, as with CUDA."""
-    return [i.to("tpu") if i is not None and i.device.type == "cpu" else i for i in indices]
-
-
-def _masks_or_positions(indices: Any, values: Tensor) -> Any:
-    """Writing one value through a mask needs no positions; writing rows does."""
-    return _indices_here(indices) if values.numel() == 1 else _positions(indices)
-
-
-@by_hand("repeat_interleave.Tensor")
-def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Tensor:
-    """Without output_size the repeats are read, for their sum is the result's size."""
-    total = int(repeats.sum().item()) if output_size is None else output_size
-    made: Tensor = _kernel("repeat_interleave.Tensor")(repeats, output_size=total)
-    return made
-
-
-@by_hand("masked_select")
-def masked_select(self: Tensor, mask: Tensor) -> Tensor:
-    wide, mask = torch.broadcast_tensors(self, mask)
-    where = nonzero(mask.reshape(-1)).squeeze(1)
-    chosen: Tensor = wide.reshape(-1).index_select(0, where)
-    return chosen

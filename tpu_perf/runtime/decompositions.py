@@ -16,7 +16,7 @@ from tpu_perf.runtime.argument_layout import Layout
 from tpu_perf.runtime.binding import Bound
 from tpu_perf.runtime.graph import GraphEvaluator, missing_ops, table_name
 from tpu_perf.runtime.lowerings.registry import TABLE, Number
-from tpu_perf.runtime.signatures import Signature
+from tpu_perf.runtime.signatures import Signature, overload
 
 _table: dict[Any, Callable[..., Any]] | None = None
 
@@ -51,7 +51,7 @@ def decomposed_evaluator(
     """
     from tpu_perf.runtime.plan_building import NotLowered
 
-    op = _overload(signature.functional) or signature.op
+    op = overload(signature.functional) or signature.op
     drop_out = signature.is_out
 
     def run(tensors: list[torch.Tensor], numbers: list[Any]) -> list[torch.Tensor]:
@@ -90,12 +90,6 @@ def decomposed_evaluator(
         return evaluator(list(values), seed, offset)
 
     return evaluate
-
-
-def _overload(name: str) -> torch._ops.OpOverload | None:
-    base, _, overload = name.partition(".")
-    packet = getattr(torch.ops.aten, base, None)
-    return None if packet is None else getattr(packet, overload, None)
 
 
 def decompositions_for_compile() -> Mapping[Any, Callable[..., Any]]:

@@ -42,6 +42,8 @@ def _load() -> None:
         autocast,
         compile_backend,
         composite_kernels,
+        connectionist_kernels,
+        data_dependent,
         dispatch,
         lowerings,
         meta_kernels,
@@ -53,18 +55,22 @@ def _load() -> None:
     storages.install()
     public_names.install(autoload.MODULE)
     library = torch.library.Library("aten", "IMPL")
-    meta_kernels.register(library)
-    for name, kernel in aten_kernels.BY_HAND.items():
+    by_hand = {
+        **aten_kernels.BY_HAND, **data_dependent.BY_HAND, **connectionist_kernels.BY_HAND
+    }  # fmt: skip
+    for name, kernel in by_hand.items():
         library.impl(name, kernel, "PrivateUse1")
     for name, kernel in composite_kernels.ABOVE_AUTOGRAD.items():
         library.impl(name, kernel, "AutogradPrivateUse1")
     for name, kernel in composite_kernels.BELOW_AUTOGRAD.items():
         library.impl(name, kernel, "PrivateUse1")
-    dispatch.register_all(library, set(aten_kernels.BY_HAND))
+    dispatch.register_all(library, set(by_hand))
     torch_private.end_of_lazy_loading()
     boxed = torch.library.Library("_", "IMPL")
     boxed.fallback(dispatch.fall_back, "PrivateUse1")
-    _libraries.extend([library, boxed, *autocast.register_autocast()])
+    shapes = torch.library.Library("aten", "IMPL", "Meta")
+    meta_kernels.register(shapes)
+    _libraries.extend([library, boxed, shapes, *autocast.register_autocast()])
     torch_private.lay_out_metas_as_asked()
     torch_private.run_backward_on_calling_thread()
     compile_backend.register()

@@ -41,6 +41,8 @@ def fast_kernel(signature: Signature) -> Callable[..., Any] | None:
         return None
     if any(a.kind not in (TENSOR, NUMBER, STATIC, IGNORED) for a in arguments):
         return None
+    if any(a.kind == TENSOR and a.keyword_only for a in arguments):
+        return None
     tensors = [i for i, a in enumerate(arguments) if a.kind == TENSOR]
     if not tensors or tensors[0] != 0 or len(tensors) > 4 or written not in ([], [0]):
         return None

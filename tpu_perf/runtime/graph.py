@@ -58,8 +58,10 @@ def _draws(node: torch.fx.Node) -> bool:
     name = table_name(node.target)
     if name not in TABLE:
         return False
-    names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
-    return draws_numbers(TABLE[name], {**dict(zip(names, node.args, strict=False)), **node.kwargs})
+    arguments = node.target._schema.arguments  # type: ignore[union-attr]
+    given = {a.name: a.default_value for a in arguments if a.has_default_value()}
+    given |= dict(zip((a.name for a in arguments), node.args, strict=False))
+    return draws_numbers(TABLE[name], {**given, **node.kwargs})
 
 
 class GraphEvaluator:

@@ -1,15 +1,56 @@
-"""Shapes of ops for which torch has no meta kernel, or one with a CUDA kernel's restrictions."""
+"""Shapes and dtypes of outputs where torch's own meta kernels have none, or not the CPU's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 
 Tensor = torch.Tensor
+Form = TypeVar("Form", bound=Callable[..., Any])
+
+#: Functional overload -> a function of its arguments (on device "meta") to its outputs.
+FORMS: dict[str, Callable[..., Any]] = {}
 
 
+def forms(*ops: str) -> Callable[[Form], Form]:
+    """Register a function as the meta kernel of functional aten overloads."""
+
+    def register(function: Form) -> Form:
+        for op in ops:
+            name = op if "." in op else f"{op}.default"
+            if name in FORMS:
+                raise ValueError(f"meta kernel of {name} is registered twice")
+            FORMS[name] = function
+        return function
+
+    return register
+
+
+#: Those that take the place of torch's own also where graphs are traced.
+_REPLACED = frozenset({"_grouped_mm.default"})
+
+
+def register(library: torch.library.Library) -> None:
+    """Give torch the meta kernels it lacks altogether, so that graphs can be traced over them."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    for name, form in FORMS.items():
+        short = name.removesuffix(".default")
+        if name in _REPLACED:
+            base, _, own = name.partition(".")
+            op = getattr(getattr(torch.ops.aten, base), own)
+            op.py_kernels.pop(torch._C.DispatchKey.Meta, None)
+            op.py_impl(torch._C.DispatchKey.Meta)(form)
+            library.impl(short, form, "Meta", allow_override=True)
+        elif not any(
+            has_kernel(f"aten::{short}", key)
+            for key in ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
+        ):
+            library.impl(short, form, "Meta")
+
+
+@forms("_grouped_mm")
 def grouped_mm(
     self: Tensor, mat2: Tensor, offs: Tensor | None = None, bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
@@ -38,36 +79,146 @@ def grouped_mm(
     return self.new_empty(size, dtype=out_dtype or self.dtype)
 
 
+@forms("multi_margin_loss_backward", "multilabel_margin_loss_backward")
+def like_second(grad_output: Tensor, self: Tensor, *args: Any, **options: Any) -> Tensor:
+    return torch.empty_like(self, memory_format=torch.contiguous_format)
+
+
+@forms("fractional_max_pool3d_backward")
+def like_pooled(grad_output: Tensor, self: Tensor, *args: Any) -> Tensor:
+    return torch.empty_like(self, memory_format=torch.contiguous_format)
+
+
+@forms("nonzero_static")
+def nonzero_static(self: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
+    if size < 0:
+        raise RuntimeError("nonzero_static: 'size' must be an non-negative integer")
+    return self.new_empty((size, self.dim()), dtype=torch.int64)
+
+
+@forms("_ctc_loss.Tensor")
 def ctc_loss(
     log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor,
     blank: int = 0, zero_infinity: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Lengths in a tensor: the longest target is not known, the width of the targets bounds it."""
-    longest = targets.size(-1)
-    if log_probs.dim() == 2:
-        return log_probs.new_empty(()), log_probs.new_empty(log_probs.size(0), 2 * longest + 1)
-    time, batch = log_probs.size(0), log_probs.size(1)
-    return log_probs.new_empty(batch), log_probs.new_empty(batch, time, 2 * longest + 1)
+    time, batch = log_probs.shape[:2]
+    return (
+        log_probs.new_empty((batch,)),
+        log_probs.new_empty((batch, time, 2 * targets.shape[-1] + 1)),
+    )
 
 
-def ctc_loss_backward(grad: Tensor, log_probs: Tensor, *_: Any, **__: Any) -> Tensor:
+@forms("_ctc_loss_backward", "_ctc_loss_backward.Tensor")
+def ctc_loss_backward(grad: Tensor, log_probs: Tensor, *args: Any, **options: Any) -> Tensor:
     return torch.empty_like(log_probs, memory_format=torch.contiguous_format)
 
 
-#: By overload, as the dispatcher names them.
-META_KERNELS: dict[str, Callable[..., Any]] = {
-    "_grouped_mm": grouped_mm,
-    "_ctc_loss.Tensor": ctc_loss,
-    "_ctc_loss_backward": ctc_loss_backward,
-    "_ctc_loss_backward.Tensor": ctc_loss_backward,
-}
+@forms("histogram.bin_ct")
+def histogram_of_count(
+    self: Tensor, bins: int = 100, *, range: Any = None, weight: Tensor | None = None,
+    density: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    _check_histogram(self, weight)
+    if bins <= 0:
+        raise RuntimeError(f"histogram(): bins must be > 0, but got {bins}")
+    _check_range("histogram", 1, range)
+    return self.new_empty((bins,)), self.new_empty((bins + 1,))
 
 
-def register(library: torch.library.Library) -> None:
-    """Make them known to the dispatcher and to fake tensors."""
-    for name, kernel in META_KERNELS.items():
-        base, _, overload = name.partition(".")
-        op = getattr(getattr(torch.ops.aten, base), overload or "default")
-        op.py_kernels.pop(torch._C.DispatchKey.Meta, None)
-        op.py_impl(torch._C.DispatchKey.Meta)(kernel)
-        library.impl(name, kernel, "Meta", allow_override=True)
+@forms("histogram.bins_tensor")
+def histogram_of_edges(
+    self: Tensor, bins: Tensor, *, weight: Tensor | None = None, density: bool = False
+) -> tuple[Tensor, Tensor]:
+    _check_histogram(self, weight)
+    if bins.dim() != 1 or bins.numel() < 2:
+        raise RuntimeError(
+            "histogram(): bins tensor should have one dimension and at least 2 elements, but got "
+            f"shape {list(bins.shape)}"
+        )
+    if bins.dtype != self.dtype:
+        raise RuntimeError(
+            "histogram(): input tensor and bins tensors should have the same dtype, but got "
+            f"input {self.dtype} and bins {bins.dtype}"
+        )
+    return self.new_empty((bins.numel() - 1,)), self.new_empty((bins.numel(),))
+
+
+def _check_histogram(self: Tensor, weight: Tensor | None) -> None:
+    if weight is None:
+        return
+    if weight.shape != self.shape:
+        raise RuntimeError(
+            "histogram(): if weight tensor is provided it should have the same shape as the "
+            f"input tensor, but got input {list(self.shape)} and weight {list(weight.shape)}"
+        )
+    if weight.dtype != self.dtype:
+        raise RuntimeError(
+            "histogram(): if weight tensor is provided, input tensor and weight tensor should "
+            f"have the same dtype, but got input {self.dtype} and weight {weight.dtype}"
+        )
+
+
+def _check_range(name: str, dims: int, range: Sequence[float] | None) -> None:
+    if range is None:
+        return
+    if len(range) != 2 * dims:
+        raise RuntimeError(
+            f"{name}(): for a {dims}-dimensional histogram range should have {2 * dims} elements, "
+            f"but got {len(range)}"
+        )
+    for low, high in zip(range[::2], range[1::2], strict=True):
+        if low > high:
+            raise RuntimeError(f"{name}(): min should not exceed max, but got {low} and {high}")
+
+
+def _check_histogramdd(self: Tensor, bins: Sequence[Any], weight: Tensor | None) -> None:
+    if self.dim() < 2:
+        raise RuntimeError(
+            f"histogramdd(): input tensor should have at least 2 dimensions, but got {self.dim()}"
+        )
+    if len(bins) != self.shape[-1]:
+        raise RuntimeError(
+            f"histogramdd(): expected {self.shape[-1]} sequences of bin edges for a "
+            f"{self.shape[-1]}-dimensional histogram but got {len(bins)}"
+        )
+    if weight is None:
+        return
+    if weight.shape != self.shape[:-1]:
+        raise RuntimeError(
+            "histogramdd(): if weight tensor is provided it should have the same shape as the "
+            "input tensor excluding its innermost dimension, but got input "
+            f"{list(self.shape)} and weight {list(weight.shape)}"
+        )
+    if weight.dtype != self.dtype:
+        raise RuntimeError(
+            "histogramdd(): if weight tensor is provided, input tensor and weight tensor should "
+            f"have the same dtype, but got input {self.dtype} and weight {weight.dtype}"
+        )
+
+
+@forms("_histogramdd_bin_edges")
+def histogramdd_edges(
+    self: Tensor, bins: Sequence[int], *, range: Any = None, weight: Tensor | None = None,
+    density: bool = False,
+) -> list[Tensor]:  # fmt: skip
+    _check_histogramdd(self, bins, weight)
+    _check_range("histogramdd", len(bins), range)
+    return [self.new_empty((n + 1,)) for n in bins]
+
+
+@forms("_histogramdd_from_bin_cts")
+def histogramdd_of_counts(
+    self: Tensor, bins: Sequence[int], *, range: Any = None, weight: Tensor | None = None,
+    density: bool = False,
+) -> Tensor:  # fmt: skip
+    _check_histogramdd(self, bins, weight)
+    _check_range("histogramdd", len(bins), range)
+    return self.new_empty(tuple(bins))
+
+
+@forms("_histogramdd_from_bin_tensors")
+def histogramdd_of_edges(
+    self: Tensor, bins: Sequence[Tensor], *, weight: Tensor | None = None, density: bool = False
+) -> Tensor:
+    _check_histogramdd(self, bins, weight)
+    return self.new_empty(tuple(b.numel() - 1 for b in bins))

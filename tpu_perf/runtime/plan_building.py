@@ -23,7 +23,8 @@ from tpu_perf.runtime.lowerings.registry import (
     as_array,
     draws_numbers,
 )
-from tpu_perf.runtime.signatures import TENSOR, TENSORS, Signature
+from tpu_perf.runtime.meta_kernels import FORMS
+from tpu_perf.runtime.signatures import TENSOR, TENSORS, Signature, overload
 from tpu_perf.runtime.torch_private import layouts_as_on_cpu
 from tpu_perf.runtime.views import ViewPlan, view_of
 
@@ -173,11 +174,42 @@ def _meta_arguments(signature: Signature, bound: Bound) -> _Metas:
 def _run_meta(signature: Signature, metas: _Metas) -> Any:
     if not signature.op._schema.returns and signature.lowering is not None:
         return None  # works in place on what it is given: nothing to learn from a meta kernel
-    try:
-        with torch._C._DisableAutocast(), torch.no_grad(), layouts_as_on_cpu():
-            return signature.op(*metas.args, **metas.kwargs)
-    except NotImplementedError as error:
-        raise NotLowered(f"{signature.display} has no meta kernel: {error}") from None
+    with torch._C._DisableAutocast(), torch.no_grad(), layouts_as_on_cpu():
+        form = FORMS.get(signature.functional)
+        try:
+            if form is None:
+                return signature.op(*metas.args, **metas.kwargs)
+        except AssertionError as error:  # some of torch's meta kernels check their arguments so
+            raise RuntimeError(str(error)) from None
+        except NotImplementedError as error:
+            form = overload(signature.functional) if signature.is_out else None
+            if form is None:
+                raise NotLowered(f"{signature.display} has no meta kernel: {error}") from None
+        try:
+            return _meta_from_functional(signature, metas, form)
+        except NotImplementedError as error:
+            raise NotLowered(f"{signature.display} has no meta kernel: {error}") from None
+
+
+def _meta_from_functional(signature: Signature, metas: _Metas, form: Callable[..., Any]) -> Any:
+    """What an overload gives, from the meta kernel of its functional form: out= tensors take its
+    shapes, as torch's own resize them."""
+    outs = [a.name for a in signature.arguments if a.written and a.keyword_only]
+    if not signature.is_out:
+        return form(*metas.args, **metas.kwargs)
+    options = {k: v for k, v in metas.kwargs.items() if k not in outs}
+    made = form(*metas.args, **options)
+    results = list(made) if isinstance(made, (tuple, list)) else [made]
+    given = [metas.kwargs[name] for name in outs]
+    for result, out in zip(results, given, strict=True):
+        if not torch.can_cast(result.dtype, out.dtype):
+            raise RuntimeError(
+                f"{signature.display}: result type {result.dtype} can't be cast to the desired "
+                f"output type {out.dtype}"
+            )
+        if result.shape != out.shape:
+            out.resize_(result.shape)
+    return tuple(given) if len(given) > 1 else given[0]
 
 
 def _outputs_in_place(

@@ -132,6 +132,13 @@ def functional_form(op: torch._ops.OpOverload) -> tuple[str, bool]:
     return own, False
 
 
+def overload(name: str) -> torch._ops.OpOverload | None:
+    """The aten overload of a table name such as "add.Tensor"."""
+    base, _, own = name.partition(".")
+    packet = getattr(torch.ops.aten, base, None)
+    return None if packet is None else getattr(packet, own, None)
+
+
 #: What a factory is told of its result, and its out= form takes from the tensor to write.
 _OF_THE_RESULT = frozenset({"dtype", "layout", "device", "pin_memory"})
 

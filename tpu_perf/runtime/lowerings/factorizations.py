@@ -74,9 +74,7 @@ def _refuse_unpivoted(pivot: bool) -> None:
 
 
 @lowers("linalg_lu")
-def lu(
-    call: Call, A: jax.Array, *, pivot: bool = True
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def lu(call: Call, A: jax.Array, *, pivot: bool = True) -> tuple[jax.Array, jax.Array, jax.Array]:
     _refuse_unpivoted(pivot)
     packed, _, order = lax.linalg.lu(A)
     return (_permutation_matrix(order, A.dtype), *_triangles(packed))
@@ -133,9 +131,7 @@ def determinant(call: Call, A: jax.Array) -> tuple[jax.Array, jax.Array, jax.Arr
 
 
 @lowers("_linalg_slogdet")
-def log_determinant(
-    call: Call, A: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+def log_determinant(call: Call, A: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     packed, pivots, _ = lu_for_gradient(call, A)
     diagonal = jnp.diagonal(packed, axis1=-2, axis2=-1)
     size = jnp.abs(diagonal)

@@ -1,165 +1,151 @@
-"""Sampling of images and volumes at the points of a grid, and its gradients."""
+"""Reading an image at positions given by a tensor (grid_sample), with its gradients."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from tpu_perf.runtime.lowerings.precision import wide
 from tpu_perf.runtime.lowerings.registry import Call, lowers
 
-_BILINEAR, _NEAREST, _BICUBIC = 0, 1, 2
-_ZEROS, _BORDER, _REFLECTION = 0, 1, 2
-#: The coefficient of torch's cubic convolution.
-_CUBIC = -0.75
-
-Sample = Callable[[jax.Array, jax.Array], jax.Array]
+BILINEAR, NEAREST, BICUBIC = 0, 1, 2  # torch's GridSamplerInterpolation
+ZEROS, BORDER, REFLECTION = 0, 1, 2  # torch's GridSamplerPadding
 
 
-def _position(coordinate: jax.Array, size: int, align_corners: bool) -> jax.Array:
-    """From [-1, 1] to elements of an axis."""
+def _in_pixels(place: jax.Array, size: int, align_corners: bool) -> jax.Array:
+    """From -1..1 to pixels."""
     if align_corners:
-        return (coordinate + 1) / 2 * (size - 1)
-    return ((coordinate + 1) * size - 1) / 2
+        return (place + 1) / 2 * (size - 1)
+    return ((place + 1) * size - 1) / 2
 
 
-def _clipped(position: jax.Array, size: int) -> jax.Array:
-    """Within the axis; no gradient from the border on, as in torch."""
-    inside = (position > 0) & (position < size - 1)
-    return jnp.where(inside, position, lax.stop_gradient(jnp.clip(position, 0, size - 1)))
+def _clipped(place: jax.Array, size: int) -> jax.Array:
+    """Within the image. At its edges the gradient is 0, as torch has it (jnp.clip: a half)."""
+    zero, last = jnp.zeros((), place.dtype), jnp.asarray(size - 1, place.dtype)
+    return jnp.where(place > 0, jnp.where(place < last, place, last), zero)
 
 
-def _reflected(position: jax.Array, low: float, high: float) -> jax.Array:
-    """Folded back into [low, high] as often as it takes."""
+def _reflected(place: jax.Array, low: float, high: float) -> jax.Array:
+    if low == high:
+        return jnp.zeros_like(place)
     span = high - low
-    if span == 0:
-        return jnp.zeros_like(position)
-    away = jnp.where(position < low, low - position, position - low)
-    flips = lax.stop_gradient(jnp.floor(away / span))
-    rest = away - flips * span
-    return jnp.where(flips % 2 == 0, rest + low, high - rest)
+    away = jnp.abs(place - low)
+    flips = jnp.floor(away / span)
+    extra = away - flips * span
+    return jnp.where(flips % 2 == 0, extra + low, span - extra + low)
 
 
-def _padded(position: jax.Array, size: int, padding: int, align_corners: bool) -> jax.Array:
-    if padding == _ZEROS:
-        return position
-    if padding == _REFLECTION:
-        low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
-        position = _reflected(position, low, high)
-    return _clipped(position, size)
+def _padded(place: jax.Array, size: int, padding: int, align_corners: bool) -> jax.Array:
+    if padding == REFLECTION:
+        edge = 0.0 if align_corners else -0.5
+        place = _reflected(place, edge, size - 1 - edge)
+    return place if padding == ZEROS else _clipped(place, size)
 
 
-def _pick(image: jax.Array, places: Sequence[jax.Array]) -> jax.Array:
-    """Elements of [N, C, *axes] at whole places [N, P] of each axis; zero outside."""
+def _read(image: jax.Array, places: Sequence[jax.Array]) -> jax.Array:
+    """image (N, C, *sizes) at whole pixels (N, *out), 0 outside; gives (N, C, *out)."""
     sizes = image.shape[2:]
+    inside = jnp.ones(places[0].shape, jnp.bool_)
     flat = jnp.zeros(places[0].shape, jnp.int32)
-    inside = jnp.ones(places[0].shape, bool)
     for place, size in zip(places, sizes, strict=True):
-        whole = jnp.nan_to_num(lax.stop_gradient(place), nan=-1.0).astype(jnp.int32)
-        inside &= (whole >= 0) & (whole < size)
-        flat = flat * size + jnp.clip(whole, 0, size - 1)
-    rows = image.reshape(*image.shape[:2], -1)
-    picked = jnp.take_along_axis(rows, flat[:, None], axis=2)
-    return jnp.where(inside[:, None], picked, 0)
+        inside = inside & (place >= 0) & (place < size)
+        # Clipped as floats, because a far position does not fit an integer.
+        index = jnp.nan_to_num(jnp.clip(place, 0, size - 1))
+        flat = flat * size + jax.lax.stop_gradient(index).astype(jnp.int32)
+    pixels = image.reshape(*image.shape[:2], -1)
+    picked = jnp.take_along_axis(
+        pixels, flat.reshape(flat.shape[0], 1, -1), axis=-1, mode="promise_in_bounds"
+    ).reshape(*image.shape[:2], *flat.shape[1:])
+    return jnp.where(inside[:, None], picked, jnp.zeros((), image.dtype))
 
 
-def _linear(image: jax.Array, positions: Sequence[jax.Array]) -> jax.Array:
-    lows = [lax.stop_gradient(jnp.floor(p)) for p in positions]
-    total: jax.Array | float = 0.0
-    for corner in itertools.product((0, 1), repeat=len(positions)):
-        weight: jax.Array | float = 1.0
-        for position, low, bit in zip(positions, lows, corner, strict=True):
-            weight = weight * (position - low if bit else low + 1 - position)
-        places = [low + bit for low, bit in zip(lows, corner, strict=True)]
-        total = total + _pick(image, places) * jnp.asarray(weight)[:, None]
-    return jnp.asarray(total)
-
-
-def _cubic_weights(t: jax.Array) -> list[jax.Array]:
-    """Of the four elements around a position, t past the second."""
-
+def _cubic_weights(t: jax.Array, a: float = -0.75) -> list[jax.Array]:
     def near(x: jax.Array) -> jax.Array:
-        return ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1
+        return ((a + 2) * x - (a + 3)) * x * x + 1
 
     def far(x: jax.Array) -> jax.Array:
-        return ((_CUBIC * x - 5 * _CUBIC) * x + 8 * _CUBIC) * x - 4 * _CUBIC
+        return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
     return [far(t + 1), near(t), near(1 - t), far(2 - t)]
 
 
-def _cubic(
-    image: jax.Array, positions: Sequence[jax.Array], padding: int, align_corners: bool
+def _sample(
+    image: jax.Array, grid: jax.Array, interpolation: int, padding: int, align_corners: bool
 ) -> jax.Array:
-    lows = [lax.stop_gradient(jnp.floor(p)) for p in positions]
-    weights = [_cubic_weights(p - low) for p, low in zip(positions, lows, strict=True)]
-    total: jax.Array | float = 0.0
-    for taps in itertools.product(range(4), repeat=len(positions)):
-        places = [
-            _padded(low + tap - 1, size, padding, align_corners)
-            for low, tap, size in zip(lows, taps, image.shape[2:], strict=True)
+    sizes = image.shape[2:]
+    if image.size == 0 or grid.size == 0:
+        return jnp.zeros((*image.shape[:2], *grid.shape[1:-1]), image.dtype)
+    # The grid names the last dim first.
+    raw = [_in_pixels(grid[..., len(sizes) - 1 - i], n, align_corners) for i, n in enumerate(sizes)]
+    if interpolation == BICUBIC:
+        return _bicubic(image, raw, padding, align_corners)
+    places = [_padded(p, n, padding, align_corners) for p, n in zip(raw, sizes, strict=True)]
+    if interpolation == NEAREST:
+        return _read(image, [jnp.round(p) for p in places])
+    low = [jax.lax.stop_gradient(jnp.floor(p)) for p in places]
+    total = jnp.zeros((), image.dtype)
+    for corner in itertools.product((0, 1), repeat=len(sizes)):
+        weight = jnp.ones((), image.dtype)
+        for up, place, base in zip(corner, places, low, strict=True):
+            share = place - base
+            weight = weight * (share if up else 1 - share)
+        pixels = _read(image, [b + up for up, b in zip(corner, low, strict=True)])
+        total = total + pixels * weight[:, None]
+    return total
+
+
+def _bicubic(
+    image: jax.Array, places: Sequence[jax.Array], padding: int, align_corners: bool
+) -> jax.Array:
+    sizes = image.shape[2:]
+    low = [jax.lax.stop_gradient(jnp.floor(p)) for p in places]
+    weights = [_cubic_weights(p - b) for p, b in zip(places, low, strict=True)]
+    total = jnp.zeros((), image.dtype)
+    for taps in itertools.product(range(4), repeat=len(sizes)):
+        at = [
+            _padded(b + (tap - 1), n, padding, align_corners)
+            for tap, b, n in zip(taps, low, sizes, strict=True)
         ]
-        weight: jax.Array | float = 1.0
-        for each, tap in zip(weights, taps, strict=True):
+        weight = jnp.ones((), image.dtype)
+        for tap, each in zip(taps, weights, strict=True):
             weight = weight * each[tap]
-        total = total + _pick(image, places) * jnp.asarray(weight)[:, None]
-    return jnp.asarray(total)
+        total = total + _read(image, at) * weight[:, None]
+    return total
 
 
-def _sampler(mode: int, padding: int, align_corners: bool) -> Sample:
-    """(image [N, C, *axes], grid [N, *points, axes]) to [N, C, *points]."""
+def _lower(count: int) -> None:
+    @lowers(f"grid_sampler_{count}d")
+    def forward(
+        call: Call,
+        input: jax.Array,
+        grid: jax.Array,
+        interpolation_mode: int,
+        padding_mode: int,
+        align_corners: bool,
+    ) -> jax.Array:
+        return _sample(wide(input), wide(grid), interpolation_mode, padding_mode, align_corners)
 
-    def sample(image: jax.Array, grid: jax.Array) -> jax.Array:
-        points = grid.shape[1:-1]
-        flat = grid.reshape(grid.shape[0], -1, grid.shape[-1])
-        # A grid's coordinates are in the order x, y, z; axes in the order z, y, x.
-        positions = [
-            _position(flat[..., -1 - axis], size, align_corners)
-            for axis, size in enumerate(image.shape[2:])
-        ]
-        if mode == _BICUBIC:
-            made = _cubic(image, positions, padding, align_corners)
-        else:
-            positions = [
-                _padded(p, size, padding, align_corners)
-                for p, size in zip(positions, image.shape[2:], strict=True)
-            ]
-            if mode == _NEAREST:
-                made = _pick(image, [jnp.round(lax.stop_gradient(p)) for p in positions])
-            else:
-                made = _linear(image, positions)
-        return made.reshape(*image.shape[:2], *points)
+    @lowers(f"grid_sampler_{count}d_backward")
+    def backward(
+        call: Call,
+        grad_output: jax.Array,
+        input: jax.Array,
+        grid: jax.Array,
+        interpolation_mode: int,
+        padding_mode: int,
+        align_corners: bool,
+        output_mask: Sequence[bool],
+    ) -> tuple[jax.Array | None, jax.Array]:
+        def sample(image: jax.Array, places: jax.Array) -> jax.Array:
+            return _sample(image, places, interpolation_mode, padding_mode, align_corners)
 
-    return sample
-
-
-@lowers("grid_sampler_2d", "grid_sampler_3d")
-def grid_sampler(
-    call: Call,
-    input: jax.Array,
-    grid: jax.Array,
-    interpolation_mode: int,
-    padding_mode: int,
-    align_corners: bool,
-) -> jax.Array:
-    return _sampler(interpolation_mode, padding_mode, align_corners)(wide(input), wide(grid))
+        _, pull = jax.vjp(sample, wide(input), wide(grid))
+        image, places = pull(wide(grad_output))
+        return (image if output_mask[0] else None), places
 
 
-@lowers("grid_sampler_2d_backward", "grid_sampler_3d_backward")
-def grid_sampler_backward(
-    call: Call,
-    grad_output: jax.Array,
-    input: jax.Array,
-    grid: jax.Array,
-    interpolation_mode: int,
-    padding_mode: int,
-    align_corners: bool,
-    output_mask: Sequence[bool],
-) -> tuple[jax.Array | None, jax.Array]:
-    sample = _sampler(interpolation_mode, padding_mode, align_corners)
-    _, pull = jax.vjp(sample, wide(input), wide(grid))
-    of_image, of_grid = pull(wide(grad_output))
-    return (of_image if output_mask[0] else None), of_grid
+for _count in (2, 3):
+    _lower(_count)

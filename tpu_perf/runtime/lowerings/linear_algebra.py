@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from tpu_perf.runtime.lowerings.factorizations import adjoint_of, lu_with_info, transposed
@@ -103,9 +104,14 @@ def cross(call: Call, self: jax.Array, other: jax.Array, *, dim: int = -1) -> ja
 def cdist(
     call: Call, x1: jax.Array, x2: jax.Array, p: float, compute_mode: int | None
 ) -> jax.Array:
-    gap = jnp.abs(x1[..., :, None, :] - x2[..., None, :, :])
+    return _distance(x1[..., :, None, :] - x2[..., None, :, :], p)
+
+
+def _distance(gap: jax.Array, p: float) -> jax.Array:
+    """The p-norm over the last dim; 0 over none."""
+    gap = jnp.abs(gap)
     if p == 0:
-        return jnp.sum(gap != 0, axis=-1).astype(x1.dtype)
+        return jnp.sum(gap != 0, axis=-1).astype(gap.dtype)
     if p == float("inf"):
         return jnp.max(gap, axis=-1, initial=0)
     if p == 2:
@@ -143,14 +149,31 @@ def lu_solve(
 def cdist_backward(
     call: Call, grad: jax.Array, x1: jax.Array, x2: jax.Array, p: float, cdist: jax.Array
 ) -> jax.Array:
-    gap = x1[..., :, None, :] - x2[..., None, :, :]
-    far, share = cdist[..., None], grad[..., None]
+    slope = _distance_slope(x1[..., :, None, :] - x2[..., None, :, :], p, cdist[..., None])
+    return jnp.sum(slope * grad[..., None], axis=-2)
+
+
+def _distance_slope(gap: jax.Array, p: float, far: jax.Array) -> jax.Array:
+    """The derivative of the p-norm by the gap; 0 where it has none."""
     if p == 0:
-        return jnp.zeros_like(x1)
+        return jnp.zeros_like(gap)
     if p == float("inf"):
-        slope = jnp.where(jnp.abs(gap) == far, jnp.sign(gap), 0)
-    else:
-        safe = jnp.where(far == 0, 1, far)
-        size = jnp.where(gap == 0, 1, jnp.abs(gap))
-        slope = jnp.where((far == 0) | (gap == 0), 0, jnp.sign(gap) * (size / safe) ** (p - 1))
-    return jnp.sum(slope * share, axis=-2)
+        return jnp.where(jnp.abs(gap) == far, jnp.sign(gap), 0)
+    safe = jnp.where(far == 0, 1, far)
+    size = jnp.where(gap == 0, 1, jnp.abs(gap))
+    return jnp.where((far == 0) | (gap == 0), 0, jnp.sign(gap) * (size / safe) ** (p - 1))
+
+
+@lowers("_pdist_forward", static_numbers=True)
+def pdist(call: Call, self: jax.Array, p: float = 2.0) -> jax.Array:
+    first, second = np.triu_indices(self.shape[0], 1)
+    return _distance(self[first] - self[second], p)
+
+
+@lowers("_pdist_backward", static_numbers=True)
+def pdist_backward(
+    call: Call, grad: jax.Array, self: jax.Array, p: float, pdist: jax.Array
+) -> jax.Array:
+    first, second = np.triu_indices(self.shape[0], 1)
+    slope = _distance_slope(self[first] - self[second], p, pdist[:, None]) * grad[:, None]
+    return jnp.zeros_like(self).at[first].add(slope).at[second].add(-slope)

@@ -193,3 +193,25 @@ def linear_backward(
     if output_mask[2]:
         to_bias = jnp.sum(wide(grad), axis=0)
     return to_input, to_weight, to_bias
+
+
+@lowers("_trilinear")
+def trilinear(
+    call: Call,
+    i1: jax.Array,
+    i2: jax.Array,
+    i3: jax.Array,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> jax.Array:
+    """The product of three tensors with dims inserted, summed over dims."""
+    ndim = i1.ndim + len(expand1)
+    inserted = [[d % ndim for d in e] for e in (expand1, expand2, expand3)]
+    terms = [[d for d in range(ndim) if d not in e] for e in inserted]
+    kept = [d for d in range(ndim) if d not in [s % ndim for s in sumdim]]
+    factors = [wide(i) if is_float(i.dtype) else i for i in (i1, i2, i3)]
+    pairs = [part for pair in zip(factors, terms, strict=True) for part in pair]
+    return jnp.asarray(jnp.einsum(*pairs, kept, precision=lax.Precision.HIGHEST))

@@ -253,13 +253,14 @@ def _adaptive_max(x: jax.Array, out: Sequence[int]) -> tuple[jax.Array, jax.Arra
     return jnp.stack(values, -1).reshape(shape), jnp.stack(places, -1).reshape(shape)
 
 
-def _scatter_places(grad: jax.Array, like: jax.Array, places: jax.Array, dims: int) -> jax.Array:
+def scatter_places(grad: jax.Array, like: jax.Array, places: jax.Array, dims: int) -> jax.Array:
     """Gradients added at flat places of the last dims."""
     lead = like.shape[: like.ndim - dims]
     rows, flat = math.prod(lead), math.prod(like.shape[like.ndim - dims :])
+    count = math.prod(places.shape[places.ndim - dims :])
     zeros = jnp.zeros((rows, flat), wide(grad).dtype)
     row = jnp.arange(rows)[:, None]
-    total = zeros.at[row, places.reshape(rows, -1)].add(wide(grad).reshape(rows, -1))
+    total = zeros.at[row, places.reshape(rows, count)].add(wide(grad).reshape(rows, count))
     return total.reshape(like.shape)
 
 
@@ -274,7 +275,7 @@ def _lower_adaptive_max(count: int) -> None:
     def backward(
         call: Call, grad_output: jax.Array, self: jax.Array, indices: jax.Array
     ) -> jax.Array:
-        return _scatter_places(grad_output, self, indices, count)
+        return scatter_places(grad_output, self, indices, count)
 
 
 for _count in (2, 3):

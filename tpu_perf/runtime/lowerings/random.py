@@ -200,3 +200,22 @@ def multinomial(
     # The largest of log-odds plus Gumbel noise are a draw without replacement.
     noise = jax.random.gumbel(call.random_key(), odds.shape, odds.dtype)
     return jax.lax.top_k(odds + noise, num_samples)[1]
+
+
+@lowers("rrelu_with_noise", random=True, mutates=(1,))
+@lowers("rrelu_with_noise_", random=True, mutates=(0, 1))
+@lowers("rrelu_with_noise_functional", random=True)
+def rrelu_with_noise(
+    call: Call,
+    self: jax.Array,
+    noise: jax.Array,
+    lower: Operand = 0.125,
+    upper: Operand = 1 / 3,
+    training: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    x = wide(self)
+    low, high = cast(lower, x.dtype), cast(upper, x.dtype)
+    if not training:
+        return jnp.where(x > 0, x, x * ((low + high) / 2)), noise
+    slope = jnp.where(x > 0, 1, _unit(call, x.shape, x.dtype) * (high - low) + low)
+    return x * slope, slope

@@ -113,7 +113,8 @@ def draws_numbers(lowering: Lowering | None, arguments: Mapping[str, Any]) -> bo
     that draws are counted alike everywhere."""
     if lowering is None or not lowering.random:
         return False
-    return not (arguments.get("dropout_p") == 0 or arguments.get("train") is False)
+    off = arguments.get("train") is False or arguments.get("training") is False
+    return not (off or arguments.get("dropout_p") == 0)
 
 
 def lowers(

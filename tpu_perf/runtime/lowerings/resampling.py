@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -74,6 +74,32 @@ def _cubic_weight(distance: float, a: float = -0.75) -> float:
     return ((d - 5) * d + 8) * d * a - 4 * a if d < 2 else 0.0
 
 
+def _antialiased(kernel: Callable[[float], float], reach: float) -> Callable[..., Matrix]:
+    """Weights of a kernel stretched over all input pixels that an output pixel covers."""
+
+    def weights(size: int, out: int, scale: float | None, align_corners: bool) -> Matrix:
+        if align_corners:
+            step = (size - 1) / (out - 1) if out > 1 else 0.0
+        else:
+            step = 1 / scale if scale is not None and scale > 0 else size / out
+        stretch = max(step, 1.0)
+        matrix = np.zeros((out, size))
+        for i in range(out):
+            center = step * (i + 0.5)
+            low = max(int(center - reach * stretch + 0.5), 0)
+            high = min(int(center + reach * stretch + 0.5), size)
+            for j in range(low, high):
+                matrix[i, j] = kernel((j - center + 0.5) / stretch)
+        total = matrix.sum(axis=1, keepdims=True)
+        return matrix / np.where(total == 0, 1, total)
+
+    return weights
+
+
+def _lanczos(x: float) -> float:
+    return float(np.sinc(x) * np.sinc(x / 3)) if abs(x) < 3 else 0.0
+
+
 def _nearest_places(size: int, out: int, scale: float | None, exact: bool) -> Any:
     step = np.float32(1 / scale if scale is not None and scale > 0 else size / out)
     places = np.floor((np.arange(out, dtype=np.float32) + (0.5 if exact else 0)) * step)
@@ -138,6 +164,11 @@ _lower_weighted("upsample_linear1d", 1, _linear)
 _lower_weighted("upsample_bilinear2d", 2, _linear)
 _lower_weighted("upsample_trilinear3d", 3, _linear)
 _lower_weighted("upsample_bicubic2d", 2, _cubic)
+_lower_weighted("_upsample_bilinear2d_aa", 2, _antialiased(lambda x: max(1 - abs(x), 0.0), reach=1))
+_lower_weighted(
+    "_upsample_bicubic2d_aa", 2, _antialiased(lambda x: _cubic_weight(abs(x), a=-0.5), reach=2)
+)
+_lower_weighted("_upsample_lanczos2d_aa", 2, _antialiased(_lanczos, reach=3))
 
 
 def _lower_nearest(name: str, count: int, exact: bool) -> None:

@@ -1,15 +1,23 @@
-"""Debug mode: every op runs alone, its indices are checked before and its values after."""
+"""Debug mode: every op runs alone, its indices are checked before and its values after.
+
+Checked are indices out of bounds, NaN and infinity that an op makes from finite values, and casts
+to a type that cannot hold the value. TPU_PERF_DEBUG_INFINITY=0 lets infinities pass, for models
+that make them on purpose.
+"""
 
 from __future__ import annotations
 
+import math
+import os
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
 from tpu_perf.runtime.binding import Bound
-from tpu_perf.runtime.call_plan import CallPlan
+from tpu_perf.runtime.dtypes import numpy_dtype
 from tpu_perf.runtime.program_cache import user_line
 from tpu_perf.runtime.signatures import Signature
 
@@ -20,6 +28,10 @@ class DebugCheckFailed(RuntimeError):
 
 class DebugIndexError(DebugCheckFailed, IndexError):
     """As torch's own IndexError, with the op and the user's line."""
+
+
+class DebugOverflowError(DebugCheckFailed, OverflowError):
+    """A cast to a dtype that cannot hold the value."""
 
 
 def describe(signature: Signature, bound: Bound) -> str:
@@ -71,9 +83,10 @@ def check_indices(signature: Signature, bound: Bound) -> None:
 
 def _indexed(check: str, named: dict[str, Any]) -> list[tuple[Any, int, str, int]]:
     """Read the table's `index_check`: "indices:dim:source" names the index argument, the
-    dimension (a number, or the name of an argument that holds it) and the indexed argument;
-    "indices:*:source" is a list of index tensors, one a dimension."""
-    index_name, dim_name, source_name = check.split(":")[:3]
+    dimension (a number, the name of an argument that holds it, or "all" for the flattened
+    source) and the indexed argument; a fourth part "wraps" says that negative indices count from
+    the end. "indices:*:source" is a list of index tensors, one a dimension."""
+    index_name, dim_name, source_name, *more = check.split(":")
     index, source = named.get(index_name), named.get(source_name)
     if source is None or index is None:
         return []
@@ -82,47 +95,107 @@ def _indexed(check: str, named: dict[str, Any]) -> list[tuple[Any, int, str, int
             (item, source.shape[dim], f"{index_name}[{dim}]", -source.shape[dim])
             for dim, item in enumerate(index)
         ]
-    dim = int(dim_name) if dim_name.lstrip("-").isdigit() else int(named[dim_name])
-    if source.dim() == 0:
+    if dim_name == "all":
+        size = source.numel()
+    elif source.dim() == 0:
         return []
-    size = source.shape[dim]
-    return [(index, size, index_name, 0 if index_name != "index" else -size)]
+    else:
+        dim = int(dim_name) if dim_name.lstrip("-").isdigit() else int(named[dim_name])
+        size = source.shape[dim]
+    return [(index, size, index_name, -size if more else 0)]
+
+
+#: NaN and infinities among a tensor's values.
+Bad = tuple[int, int]
+_FINITE: Bad = (0, 0)
+
+
+def _bad_in(array: jax.Array) -> Bad:
+    if array.is_deleted() or not jnp.issubdtype(array.dtype, jnp.inexact):
+        return _FINITE
+    nans, infinities = _count_bad(array)
+    return int(nans), int(infinities)
+
+
+def bad_inputs(bound: Bound) -> Bad:
+    """NaN and infinities among a call's arguments, looked at before the op may overwrite them."""
+    found = [_bad_in(buffer.ready("debug_mode")) for buffer in bound.buffers]
+    infinite = sum(isinstance(n, float) and math.isinf(n) for n in bound.numbers)
+    missing = sum(isinstance(n, float) and math.isnan(n) for n in bound.numbers)
+    return sum(f[0] for f in found) + missing, sum(f[1] for f in found) + infinite
 
 
 def check_values(
-    signature: Signature, plan: CallPlan, bound: Bound, outs: tuple[jax.Array, ...]
+    signature: Signature, bound: Bound, outs: tuple[jax.Array, ...], before: Bad
 ) -> None:
     """Wait for the op and raise DebugCheckFailed if it made a NaN or infinity out of finite
-    inputs."""
+    inputs. What came in with the arguments was reported where it was made, or meant."""
     jax.block_until_ready(outs)
     if signature.functional.partition(".")[0] in _MAY_BE_NOT_FINITE:
         return
     for i, array in enumerate(outs):
-        if not jnp.issubdtype(array.dtype, jnp.inexact):
+        nans, infinities = _bad_in(array)
+        if nans and not before[0]:  # also one made from infinities, as in softmax of a masked row
+            told = f"{nans} NaN among {array.size} values"
+        elif infinities and not any(before) and _checks_infinity:
+            told = (
+                f"{infinities} infinite among {array.size} values (overflow, or a division by "
+                "zero; TPU_PERF_DEBUG_INFINITY=0 lets infinities pass)"
+            )
+        else:
             continue
-        nans, infinities = (int(n) for n in _count_bad(array))
-        if not nans and not infinities:
-            continue
-        if any(_has_bad(t, bool(nans)) for t in bound.tensors):
-            continue  # it came in with the arguments: its maker was reported, or meant it
-        if not nans:
-            continue  # infinities are how masks are written; only NaN is always a mistake
-        raise DebugCheckFailed(
-            f"{describe(signature, bound)}: output {i} has {nans} NaN "
-            f"among {array.size} values{where()}"
+        raise DebugCheckFailed(f"{describe(signature, bound)}: output {i} has {told}{where()}")
+
+
+_checks_infinity = os.environ.get("TPU_PERF_DEBUG_INFINITY", "1") != "0"
+
+#: Ops that hand on or are given NaN on purpose.
+_MAY_BE_NOT_FINITE = {
+    "fill", "full", "full_like", "copy", "copy_", "clone", "empty", "where", "masked_fill",
+    "_to_copy",
+}  # fmt: skip
+
+
+def check_cast(signature: Signature, bound: Bound) -> None:
+    """Raise DebugOverflowError if this is a cast to a dtype that cannot hold the values."""
+    functional = signature.functional.partition(".")[0]
+    named = {a.name: v for a, v in zip(signature.arguments, bound.values, strict=True)}
+    if functional == "_to_copy":
+        source, target = named["self"], named.get("dtype")
+    elif functional in ("copy", "copy_"):
+        source, target = named["src"], named["self"].dtype
+    else:
+        return
+    if target is None or source.device.type != "tpu" or target in (source.dtype, torch.bool):
+        return
+    if source.numel() == 0 or source.dtype is torch.bool or target.is_complex:
+        return
+    array = _value(source)
+    lost = int(_too_large(array, target))
+    if lost:
+        raise DebugOverflowError(
+            f"{describe(signature, bound)}: {lost} of {array.size} values do not fit into "
+            f"{target}{where()}"
         )
 
 
-def _has_bad(tensor: torch.Tensor, nan: bool) -> bool:
-    from tpu_perf.runtime.buffers import buffer_of
+def _value(tensor: torch.Tensor) -> jax.Array:
+    from tpu_perf.runtime.exchange import to_jax
 
-    if tensor.device.type != "tpu":
-        return False
-    array = buffer_of(tensor).ready("debug_mode")
-    if array.is_deleted() or not jnp.issubdtype(array.dtype, jnp.inexact):
-        return False
-    return bool(int(_count_bad(array)[0 if nan else 1]))
+    return to_jax(tensor.detach())
 
 
-#: Ops that hand on or are given NaN on purpose.
-_MAY_BE_NOT_FINITE = {"fill", "full", "copy", "clone", "empty", "where", "masked_fill", "isnan"}
+def _too_large(array: jax.Array, target: torch.dtype) -> jax.Array:
+    """How many values a dtype cannot hold."""
+    dtype = numpy_dtype(target)
+    if target.is_floating_point:
+        wide = array.astype(jnp.float64) if not jnp.iscomplexobj(array) else array.real
+        return (jnp.isfinite(wide) & jnp.isinf(wide.astype(dtype))).sum()
+    bounds = np.iinfo(dtype)
+    if jnp.issubdtype(array.dtype, jnp.integer):
+        own = np.iinfo(array.dtype)
+        low, high = max(bounds.min, own.min), min(bounds.max, own.max)
+        return ((array < low) | (array > high)).sum()
+    real = jnp.trunc(array.real.astype(jnp.float64))
+    fits = (real >= float(bounds.min)) & (real < float(bounds.max) + (bounds.max < 2**53))
+    return (~fits).sum()

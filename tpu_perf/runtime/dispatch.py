@@ -12,7 +12,15 @@ from tpu_perf.recorder import active
 from tpu_perf.recorder.packing import dispatch_event
 from tpu_perf.runtime.binding import Bound, bind
 from tpu_perf.runtime.call_plan import CallPlan
-from tpu_perf.runtime.debug import DebugCheckFailed, check_indices, check_values, describe, where
+from tpu_perf.runtime.debug import (
+    DebugCheckFailed,
+    bad_inputs,
+    check_cast,
+    check_indices,
+    check_values,
+    describe,
+    where,
+)
 from tpu_perf.runtime.execution import run_now
 from tpu_perf.runtime.lowerings.registry import TABLE
 from tpu_perf.runtime.modes import STATE, EagerMode
@@ -61,9 +69,11 @@ def call(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def _run_checked(signature: Signature, plan: CallPlan, bound: Bound, start: int) -> Any:
     check_indices(signature, bound)
+    check_cast(signature, bound)
+    before = bad_inputs(bound)
     try:
         result, outs, program = run_now(plan, bound)
-        check_values(signature, plan, bound, outs)
+        check_values(signature, bound, outs, before)
     except (RuntimeError, ValueError) as error:
         if isinstance(error, (NotImplementedError, DebugCheckFailed)):  # these say where
             raise

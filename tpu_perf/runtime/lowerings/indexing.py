@@ -308,7 +308,7 @@ def index_copy(
     return self.at[where].set(source.astype(self.dtype), **_TRUST)
 
 
-@lowers("index_fill.int_Scalar", "index_fill.int_Tensor", index_check="index:dim:self")
+@lowers("index_fill.int_Scalar", "index_fill.int_Tensor", index_check="index:dim:self:wraps")
 def index_fill(
     call: Call, self: jax.Array, dim: int, index: jax.Array, value: Operand
 ) -> jax.Array:
@@ -319,12 +319,12 @@ def index_fill(
     return self.at[where].set(cast(value, self.dtype), **_TRUST)
 
 
-@lowers("take")
+@lowers("take", index_check="index:all:self:wraps")
 def take(call: Call, self: jax.Array, index: jax.Array) -> jax.Array:
     return take_rows(self.reshape(-1), wrap_index(index, self.size))
 
 
-@lowers("put")
+@lowers("put", index_check="index:all:self:wraps")
 def put(
     call: Call, self: jax.Array, index: jax.Array, source: jax.Array, accumulate: bool = False
 ) -> jax.Array:

@@ -135,8 +135,9 @@ class Buffer:
 
     def ready(self, reason: str = "unknown") -> jax.Array:
         """The array; runs the pending segment first, or stands in zeros for unwritten memory."""
-        if self.segment is not None:
-            self.segment.flush(reason)
+        pending = self.segment
+        if pending is not None:
+            pending.flush(reason)
         if self.array is None:
             self.fill(unwritten(self.spec))
             self.shared = True

@@ -24,7 +24,11 @@ from tpu_perf.runtime.call_plan import CallPlan, assemble
 from tpu_perf.runtime.program_cache import CACHE, Program
 from tpu_perf.runtime.random_numbers import GENERATOR, Draws
 from tpu_perf.runtime.repeats import Repeats
-from tpu_perf.runtime.torch_private import graph_task, on_autograd_worker
+from tpu_perf.runtime.torch_private import (
+    graph_task,
+    on_autograd_worker,
+    run_backward_on_calling_thread,
+)
 
 _clock = time.perf_counter_ns
 
@@ -69,6 +73,10 @@ class Segment:
         draws: Draws = GENERATOR,
     ) -> Any:  # fmt: skip
         """Append one op; returns its (still pending) result."""
+        for slot in plan.reads:
+            pending = buffers[slot].segment
+            if pending is not None and pending is not self:
+                pending.flush("unknown")  # before our lock: its thread may want ours
         with self.lock:
             if self.on_autograd_worker:
                 _flush_after_backward()
@@ -340,6 +348,8 @@ def current_segment() -> Segment:
     if segment is None:
         segment = Segment()
         segment.on_autograd_worker = on_autograd_worker()
+        if not segment.on_autograd_worker:
+            run_backward_on_calling_thread()
         _threads.segment = segment
         _all.add(segment)
     return segment

@@ -331,6 +331,13 @@ def is_pinned(self: Tensor, device: Any = None) -> bool:
     return False
 
 
+@by_hand("_nested_tensor_from_mask_left_aligned")
+def nested_tensor_from_mask_left_aligned(t: Tensor, mask: Tensor) -> bool:
+    """Whether nn.TransformerEncoder may pack its input as a nested tensor: the device has none,
+    and computes on the padded one."""
+    return False
+
+
 @by_hand("_has_compatible_shallow_copy_type")
 def has_compatible_type(self: Tensor, other: Tensor) -> bool:
     """Let `parameter.data = on_device` keep the Parameter object, as with CPU and CUDA, so that

@@ -17,6 +17,7 @@ from tpu_perf.runtime.binding import Bound
 from tpu_perf.runtime.graph import GraphEvaluator, missing_ops, table_name
 from tpu_perf.runtime.lowerings.registry import TABLE, Number
 from tpu_perf.runtime.signatures import Signature, overload
+from tpu_perf.runtime.whole_ops import whole_op_decompositions
 
 _table: dict[Any, Callable[..., Any]] | None = None
 
@@ -25,7 +26,10 @@ def usable_decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions, minus those of ops that the table lowers directly."""
     global _table
     if _table is None:
-        merged = {**core_aten_decompositions(), **decomposition_table, **_composed()}
+        merged = {
+            **core_aten_decompositions(), **decomposition_table, **_composed(),
+            **whole_op_decompositions(),
+        }  # fmt: skip
         _table = {op: f for op, f in merged.items() if not is_lowered(op)}
     return _table
 

@@ -49,6 +49,7 @@ def _load() -> None:
         meta_kernels,
         public_names,
         storages,
+        whole_ops,
     )
 
     lowerings.load_all()
@@ -70,7 +71,9 @@ def _load() -> None:
     boxed.fallback(dispatch.fall_back, "PrivateUse1")
     shapes = torch.library.Library("aten", "IMPL", "Meta")
     meta_kernels.register(shapes)
-    _libraries.extend([library, boxed, shapes, *autocast.register_autocast()])
+    _libraries.extend(
+        [library, boxed, shapes, whole_ops.register_metas(), *autocast.register_autocast()]
+    )
     torch_private.lay_out_metas_as_asked()
     torch_private.run_backward_on_calling_thread()
     compile_backend.register()

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from torch._dynamo import trace_rules
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.device_interface import (
@@ -243,6 +244,9 @@ def register() -> None:
             return True
 
     register_interface_for_device("tpu", TpuInterface)
+    # After a graph break Dynamo looks at every Python function that runs, kernels included.
+    for package in ("tpu_perf.runtime", "tpu_perf.recorder", "jax", "jaxlib"):
+        trace_rules.add(package)
     # A second shape compiles a second static program, as TorchTPU does: XLA has no dynamic
     # shapes worth using, and a recompile is counted and explained instead.
     torch._dynamo.config.automatic_dynamic_shapes = False

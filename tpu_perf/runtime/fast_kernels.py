@@ -58,7 +58,7 @@ def fast_kernel(signature: Signature) -> Callable[..., Any] | None:
 
 @functools.cache
 def _code(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> Any:
-    return compile(_source(shape, inplace), f"<kernel {shape}>", "exec")
+    return compile(_source(shape, inplace), f"{__file__}:{shape}", "exec")
 
 
 def _source(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> str:

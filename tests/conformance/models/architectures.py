@@ -1,4 +1,4 @@
-"""Finds the architectures of the installed transformers and the model class that stands for each."""
+"""Finds the architectures of the installed transformers, each with the model class it runs as."""
 
 from __future__ import annotations
 

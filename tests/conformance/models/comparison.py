@@ -8,6 +8,7 @@ import warnings
 
 import torch
 
+import tpu_perf.runtime.device  # noqa: F401 - loads the device
 from tests.conformance.models.architectures import Architecture, all_architectures
 from tests.conformance.models.cells import ModelCell, ModelResult
 from tests.conformance.models.reference import (
@@ -19,7 +20,6 @@ from tests.conformance.models.reference import (
     one_line,
 )
 from tests.conformance.models.training_step import run_step
-import tpu_perf.runtime.device  # noqa: F401 - loads the device
 from tpu_perf.runtime.modes import EagerMode, mode_set_to
 
 _EAGER_MODES = {"strict": EagerMode.DEFER_NEVER, "defer_and_fuse": EagerMode.DEFER_AND_FUSE,

@@ -100,11 +100,11 @@ class Builder:
             (BATCH, 2, channels, height, width),
         ):
             made: Inputs = {name: self.floats(*shape)}
-            if self.has("image_sizes"):
-                made["image_sizes"] = torch.tensor([[height, width]] * BATCH)
             if self.has("spatial_shapes"):
                 break
             yield made
+            if self.has("image_sizes"):
+                yield {**made, "image_sizes": torch.tensor([[height, width]] * BATCH)}
         patch = find(self.config, "patch_size", default=PATCH)
         patch = patch if isinstance(patch, int) else patch[0]
         # Images taken apart into patches beforehand.
@@ -142,8 +142,10 @@ class Builder:
         yield (BATCH, channels, frames, side, side)
 
     def _signal_shapes(self, name: str) -> Iterator[tuple[int, ...]]:
-        bands = find(self.config, "num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel",
-                     "feature_projection_input_dim", "input_dim", "hidden_size", default=80)  # fmt: skip
+        bands = find(
+            self.config, "num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel",
+            "feature_projection_input_dim", "input_dim", "hidden_size", default=80,
+        )  # fmt: skip
         longest = find(self.config, "max_source_positions", "max_length", default=32)
         longest = min(longest, 512) if isinstance(longest, int) else 32
         if name == "past_values":
@@ -206,16 +208,17 @@ class Builder:
 
     def _feature_counts(self, media: Inputs, sound: bool) -> Iterator[int]:
         """Features that one sample's image or sound turns into, as the model itself says."""
-        base = getattr(self.model, "model", self.model)
         name = "get_audio_features" if sound else "get_image_features"
-        method = getattr(self.model, name, None) or getattr(base, name, None)
+        # The one that names its parameters; some classes only hand everything on.
+        methods = [getattr(m, name, None) for m in (self.model, getattr(self.model, "model", None))]
+        method = next((m for m in methods if m is not None and
+                       set(media) & set(inspect.signature(m).parameters)), None)  # fmt: skip
         if method is None:
             return
         accepted = inspect.signature(method).parameters
-        given = {k: v for k, v in media.items() if k in accepted}
         try:
             with torch.no_grad():
-                found = method(**given)
+                found = method(**{k: v for k, v in media.items() if k in accepted})
         except Exception:  # this candidate's shape does not suit the model
             return
         features = getattr(found, "pooler_output", None)

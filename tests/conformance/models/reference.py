@@ -18,7 +18,7 @@ from tests.conformance.models.architectures import (
 )
 from tests.conformance.models.inputs import Builder, Inputs
 from tests.conformance.models.overrides import OVERRIDES, Override
-from tests.conformance.models.tiny import config_kwargs
+from tests.conformance.models.tiny import Shrinking, config_kwargs
 from tests.conformance.models.training_step import Comparison, Step, named_outputs, run_step
 
 #: No model of the table may be larger: it would not be tiny.
@@ -61,9 +61,7 @@ def make_reference(architecture: Architecture) -> Reference:
         raise NotBuildable(override.skip)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = _model(architecture, override)
-        model.train()
-        inputs = _accepted_inputs(model, override)
+        model, inputs = _model_with_inputs(architecture, override)
         if not _repeats(model, inputs):
             model.eval()
             if not _repeats(model, inputs):
@@ -75,11 +73,25 @@ def make_reference(architecture: Architecture) -> Reference:
     return Reference(architecture, model, inputs, Comparison(step, lambda: _exact(model, inputs)))
 
 
-def _model(architecture: Architecture, override: Override) -> Any:
+def _model_with_inputs(architecture: Architecture, override: Override) -> tuple[Any, Inputs]:
+    """The smallest model that can be built and takes some inputs."""
+    problem: Exception | None = None
+    for shrinking in Shrinking:
+        try:
+            model = _model(architecture, override, shrinking)
+            model.train()
+            return model, _accepted_inputs(model, override)
+        except (NotBuildable, NotOnCpu) as error:
+            problem = problem or error
+    assert problem is not None
+    raise problem
+
+
+def _model(architecture: Architecture, override: Override, shrinking: Shrinking) -> Any:
     try:
         config_class = config_class_of(architecture)
         default = config_class(**override.needed)
-        arguments = config_kwargs(default)
+        arguments = config_kwargs(default, shrinking)
         config = config_class(**override.applied(arguments))
         config.use_cache = False
         model_class = model_class_of(architecture)

@@ -42,8 +42,10 @@ class Kind(Generic[C, R]):
 
 
 OPERATORS: Kind[Cell, Result] = Kind(
-    "tests.conformance.worker", Result.from_json, lambda cell, why: Result(cell, "failed", 1, 1, why)
-)  # fmt: skip
+    "tests.conformance.worker",
+    Result.from_json,
+    lambda cell, why: Result(cell, "failed", 1, 1, why),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def _time_series(builder: Any) -> dict[str, Any]:
     """A past as long as the lags reach back, with one covariate of time."""
     config = builder.config
     past = config.context_length + max(config.lags_sequence)
-    features = max(1, config.num_time_features)
+    features = config.num_time_features
     return {
         "past_values": builder.floats(2, past),
         "past_time_features": builder.floats(2, past, features),
@@ -112,6 +112,8 @@ def _plain_text(builder: Any) -> dict[str, Any]:
 _NO_PREFIX_LABELS = Override(inputs=_plain_text)
 _RANDOM = "draws random numbers wherever it runs: no two runs are alike"
 _SERIES = Override(inputs=_time_series)
+#: Each stage halves the grid, which must stay as wide as a window.
+_WIDE_IMAGE = Override(config={"image_size": 128})
 
 OVERRIDES: dict[str, Override] = {
     "autoformer": _SERIES,
@@ -138,7 +140,9 @@ OVERRIDES: dict[str, Override] = {
     "gemma4_assistant": Override(config={"hidden_size_per_layer_input": 0}),
     "glm5_next": Override(config={"text_config": {"index_topk": 16}}),
     "glm5_next_text": Override(config={"index_topk": 16}),
-    "reformer": Override(config={"is_decoder": True}),
+    "swin": _WIDE_IMAGE,
+    "donut-swin": _WIDE_IMAGE,
+    "maskformer-swin": _WIDE_IMAGE,
     "bit": Override(config={"num_groups": 4}),
     "univnet": Override(skip=_RANDOM),
     "vits": Override(skip=_RANDOM),

@@ -8,7 +8,6 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-
 _MOST_PROGRAMS = 4000
 
 
@@ -43,7 +42,7 @@ def main() -> None:
             answer(result=runner.run(cell).as_json())
             torch._dynamo.reset()
         # Models share many programs, but each holds memory mappings, of which there are few.
-        if len(CACHE.programs) > _MOST_PROGRAMS:
+        if len(CACHE.by_key) > _MOST_PROGRAMS:
             forget_programs()
         answer(done=True)
 

@@ -45,8 +45,10 @@ def _load() -> None:
         connectionist_kernels,
         data_dependent,
         dispatch,
+        linear_algebra_kernels,  # noqa: F401 - adds to aten_kernels.BY_HAND
         lowerings,
         meta_kernels,
+        meta_linear_algebra,  # noqa: F401 - registers its forms
         public_names,
         storages,
         whole_ops,

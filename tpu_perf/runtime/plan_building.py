@@ -53,13 +53,9 @@ def build_plan(signature: Signature, bound: Bound) -> CallPlan:
     metas = _meta_arguments(signature, bound)
     before = [tuple(m.shape) for m in metas.tensors]
     result, wanted = _outputs_in_place(signature, metas, _run_meta(signature, metas))
-    resized = [
-        (i, (tuple(m.shape), tuple(m.stride())))
-        for i, m in enumerate(wanted)
-        if tuple(m.shape) != before[i]
-    ]
+    resized = [i for i, m in enumerate(wanted) if tuple(m.shape) != before[i]]
     if resized:
-        raise OutputNeedsResize(resized)
+        raise OutputNeedsResize(_forms(signature, metas, wanted, resized))
     written = _written_tensors(signature, bound)
     returns, fresh_metas = _return_template(result, metas.tensors)
     views = [
@@ -210,6 +206,34 @@ def _meta_from_functional(signature: Signature, metas: _Metas, form: Callable[..
         if result.shape != out.shape:
             out.resize_(result.shape)
     return tuple(given) if len(given) > 1 else given[0]
+
+
+def _functional_result(signature: Signature, metas: _Metas) -> Any:
+    """What an out= op would return without its out= tensors."""
+    base, _, overload = signature.functional.partition(".")
+    functional = getattr(getattr(torch.ops.aten, base), overload)
+    outs = {a.name for a in signature.op._schema.arguments if a.is_out}
+    return functional(*metas.args, **{k: v for k, v in metas.kwargs.items() if k not in outs})
+
+
+def _forms(
+    signature: Signature, metas: _Metas, wanted: list[torch.Tensor], resized: list[int]
+) -> list[tuple[int, Form]]:
+    """Shapes and strides for the tensors to resize: those of the op without out=, because torch's
+    wrapper of Python meta kernels resizes to contiguous tensors whatever the result is."""
+    forms = {i: (tuple(wanted[i].shape), tuple(wanted[i].stride())) for i in resized}
+    outs = [i for i, m in enumerate(metas.tensors)
+            if any(m is v for v in metas.kwargs.values())]  # fmt: skip
+    if signature.is_out and set(resized) <= set(outs):
+        try:
+            with torch._C._DisableAutocast(), torch.no_grad(), layouts_as_on_cpu():
+                made = torch.utils._pytree.tree_leaves(_functional_result(signature, metas))
+        except (RuntimeError, AttributeError):  # no functional form that torch can run so
+            made = []
+        for i, result in zip(outs, made, strict=False):
+            if i in forms and tuple(result.shape) == forms[i][0]:
+                forms[i] = (forms[i][0], tuple(result.stride()))
+    return list(forms.items())
 
 
 def _outputs_in_place(

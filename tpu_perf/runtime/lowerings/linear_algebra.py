@@ -9,6 +9,7 @@ from jax import lax
 
 from tpu_perf.runtime.lowerings.factorizations import adjoint_of, lu_with_info, transposed
 from tpu_perf.runtime.lowerings.registry import Call, lowers
+from tpu_perf.runtime.meta_linear_algebra import is_vector
 
 
 def _as_columns(A: jax.Array, B: jax.Array) -> tuple[jax.Array, bool]:
@@ -177,3 +178,34 @@ def pdist_backward(
     first, second = np.triu_indices(self.shape[0], 1)
     slope = _distance_slope(self[first] - self[second], p, pdist[:, None]) * grad[:, None]
     return jnp.zeros_like(self).at[first].add(slope).at[second].add(-slope)
+
+
+@lowers("linalg_lstsq", static_numbers=True)
+def least_squares(
+    call: Call,
+    self: jax.Array,
+    b: jax.Array,
+    rcond: float | None = None,
+    *,
+    driver: str | None = None,
+) -> tuple[jax.Array, ...]:
+    """The solution of least norm, by singular values whatever the driver."""
+    vector = is_vector(self, b)
+    sides = b[..., None] if vector else b
+    rows, columns = self.shape[-2:]
+    u, values, vh = jnp.linalg.svd(self, full_matrices=False)
+    if rcond is None:
+        rcond = float(jnp.finfo(self.dtype).eps) * max(rows, columns)
+    largest = jnp.max(values, axis=-1, keepdims=True, initial=0)
+    kept = values > (0.0 if driver == "gels" else rcond) * largest
+    scaled = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)[..., None]
+    solution = adjoint_of(vh) @ (scaled * (adjoint_of(u) @ sides))
+    nothing = jnp.zeros((0,), values.dtype)
+    wanted = [meta.shape != (0,) for meta in call.out]
+    apart = jnp.sum(jnp.abs(self @ solution - sides) ** 2, axis=-2)
+    return (
+        solution[..., 0] if vector else solution,
+        apart if wanted[1] else nothing,
+        jnp.sum(kept, axis=-1) if wanted[2] or driver != "gels" else nothing,
+        values if wanted[3] else nothing,
+    )

@@ -17,7 +17,7 @@ class Layout:
     def __init__(self, signature: Signature, bound: Bound) -> None:
         self.items: list[tuple[str, bool, bool, Any]] = []
         for argument, value in zip(signature.arguments, bound.values, strict=True):
-            written_out = signature.is_out and argument.written
+            written_out = argument.is_out
             if argument.kind == TENSOR:
                 entry: Any = _mark(value)
             elif argument.kind == TENSORS and value is not None:

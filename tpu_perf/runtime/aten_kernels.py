@@ -88,6 +88,12 @@ def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: Any = None)
     return as_strided_alias(META_KEYS, self, size, stride, offset)  # type: ignore[no-any-return]
 
 
+@by_hand("as_strided_copy")
+def as_strided_copy(self: Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Tensor:
+    seen: Tensor = aten.as_strided(self, size, stride, storage_offset)
+    return seen.clone(memory_format=torch.contiguous_format)
+
+
 @by_hand("as_strided_")
 def as_strided_(self: Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Tensor:
     """In place: what transpose_, squeeze_ and their like come down to."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tpu_perf.runtime.argument_checks import check_overlap, check_written
 from tpu_perf.runtime.aten_kernels import by_hand_in, table_kernel
 
 Tensor = torch.Tensor
@@ -99,6 +100,10 @@ def masked_select(self: Tensor, mask: Tensor) -> Tensor:
 @by_hand("masked_select.out")
 def masked_select_out(self: Tensor, mask: Tensor, *, out: Tensor) -> Tensor:
     _same_dtype("masked_select", out, self.dtype)
+    check_written(out)
+    for given in (self, mask):
+        if given.untyped_storage()._cdata == out.untyped_storage()._cdata:
+            check_overlap(out, given, whole_too=True)
     return _into(out, masked_select(self, mask))
 
 

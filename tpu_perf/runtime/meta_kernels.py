@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from tpu_perf.runtime.signatures import overload
+
 Tensor = torch.Tensor
 Form = TypeVar("Form", bound=Callable[..., Any])
 
@@ -222,3 +224,23 @@ def histogramdd_of_edges(
 ) -> Tensor:
     _check_histogramdd(self, bins, weight)
     return self.new_empty(tuple(b.numel() - 1 for b in bins))
+
+
+def _batch_norm_form(name: str, training: int) -> None:
+    @forms(name)
+    def form(*args: Any) -> Any:
+        """Outside of training the CPU saves nothing."""
+        out, *saved = overload(name)(*args)  # type: ignore[misc]
+        return (out, *saved) if args[training] else (out, *(s.new_empty(0) for s in saved))
+
+
+_batch_norm_form("native_batch_norm.default", training=5)
+_batch_norm_form("_native_batch_norm_legit.default", training=5)
+
+
+@forms("max_unpool2d")
+def max_unpool2d(self: Tensor, *args: Any) -> Tensor:
+    made: Tensor = torch.ops.aten.max_unpool2d.default(self, *args)
+    turned = made.dim() == 4 and self.is_contiguous(memory_format=torch.channels_last)
+    turned = turned and not self.is_contiguous()
+    return made.contiguous(memory_format=torch.channels_last) if turned else made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from tpu_perf.runtime.argument_checks import CHECKS, check_overlaps, check_written
 from tpu_perf.runtime.argument_layout import Layout
 from tpu_perf.runtime.binding import Bound
 from tpu_perf.runtime.buffers import Spec, contiguous_strides, storage_order_shape
@@ -26,7 +28,7 @@ from tpu_perf.runtime.lowerings.registry import (
 from tpu_perf.runtime.meta_kernels import FORMS
 from tpu_perf.runtime.signatures import TENSOR, TENSORS, Signature, overload
 from tpu_perf.runtime.torch_private import layouts_as_on_cpu
-from tpu_perf.runtime.views import ViewPlan, view_of
+from tpu_perf.runtime.views import ViewPlan, view_of, view_plan
 
 #: Shape and strides of a tensor.
 Form = tuple[tuple[int, ...], tuple[int, ...]]
@@ -54,9 +56,17 @@ def build_plan(signature: Signature, bound: Bound) -> CallPlan:
     before = [tuple(m.shape) for m in metas.tensors]
     result, wanted = _outputs_in_place(signature, metas, _run_meta(signature, metas))
     resized = [i for i, m in enumerate(wanted) if tuple(m.shape) != before[i]]
+    written = _written_tensors(signature, bound)
+    if written and not signature.foreach:
+        check_overlaps(
+            signature.functional, bound.tensors, bound.slot_of, written,
+            signature.arguments[0].name == "self",
+        )  # fmt: skip
+        if signature.is_out:
+            for i in written:
+                check_written(bound.tensors[i])
     if resized:
         raise OutputNeedsResize(_forms(signature, metas, wanted, resized))
-    written = _written_tensors(signature, bound)
     returns, fresh_metas = _return_template(result, metas.tensors)
     views = [
         view_of(t, bound.buffers[slot].spec)
@@ -170,6 +180,10 @@ def _meta_arguments(signature: Signature, bound: Bound) -> _Metas:
 def _run_meta(signature: Signature, metas: _Metas) -> Any:
     if not signature.op._schema.returns and signature.lowering is not None:
         return None  # works in place on what it is given: nothing to learn from a meta kernel
+    outs = [a.name for a in signature.arguments if a.is_out]
+    check = CHECKS.get(signature.functional)
+    if check is not None:
+        check(*metas.args, **{k: v for k, v in metas.kwargs.items() if k not in outs})
     with torch._C._DisableAutocast(), torch.no_grad(), layouts_as_on_cpu():
         form = FORMS.get(signature.functional)
         try:
@@ -190,7 +204,7 @@ def _run_meta(signature: Signature, metas: _Metas) -> Any:
 def _meta_from_functional(signature: Signature, metas: _Metas, form: Callable[..., Any]) -> Any:
     """What an overload gives, from the meta kernel of its functional form: out= tensors take its
     shapes, as torch's own resize them."""
-    outs = [a.name for a in signature.arguments if a.written and a.keyword_only]
+    outs = [a.name for a in signature.arguments if a.is_out]
     if not signature.is_out:
         return form(*metas.args, **metas.kwargs)
     options = {k: v for k, v in metas.kwargs.items() if k not in outs}
@@ -307,7 +321,9 @@ def _fresh(meta: torch.Tensor) -> Fresh:
         return Fresh(Spec.of(size, meta.dtype), size, contiguous_strides(size), True)
     shape = storage_order_shape(size, stride)
     spec = Spec.of(shape, meta.dtype)
-    if spec.numel != meta.numel():  # not dense: give it a dense layout of its own
+    if spec.numel != meta.numel() and any(
+        s == 0 and n > 1 for n, s in zip(size, stride, strict=True)
+    ):  # elements in one place: give it a dense layout of its own
         return Fresh(Spec.of(size, meta.dtype), size, contiguous_strides(size), True)
     return Fresh(spec, size, stride, False)
 
@@ -332,6 +348,10 @@ def _evaluator(
         return decomposed_evaluator(signature, bound, layout, written)
     own_mutation = bool(lowering.mutates)
     metas = outs + written_metas if own_mutation or not signature.mutable else written_metas
+    # A lowering gives results before what it writes besides; out= tensors come last in a schema.
+    first = sum(a.is_out for a in signature.arguments) if own_mutation else 0
+    turn = len(written_metas) - first if first else 0
+    metas = metas[turn:] + metas[:turn]
     if signature.foreach:
         return functools.partial(_evaluate_foreach, lowering, layout, signature, metas)
     drop_out = signature.is_out
@@ -342,7 +362,8 @@ def _evaluator(
     ) -> list[jax.Array]:
         args, kwargs = layout.fill(values, numbers, drop_out)
         call = Call(signature.display, metas, seed, offset, contiguous=contiguous)
-        return flatten_results(lowering.lower(call, *args, **kwargs))
+        results = flatten_results(lowering.lower(call, *args, **kwargs))
+        return results[first:] + results[:first]
 
     return evaluate
 
@@ -420,10 +441,13 @@ def store_order(result: jax.Array, fresh: Fresh) -> jax.Array:
     dtype = numpy_dtype(fresh.spec.dtype)
     value = result if result.dtype == dtype else cast(result, dtype)
     if value.shape != fresh.size:
-        value = jnp.broadcast_to(value, fresh.size) if value.size != fresh.spec.numel else (
+        value = jnp.broadcast_to(value, fresh.size) if value.size != math.prod(fresh.size) else (
             value.reshape(fresh.size))  # fmt: skip
     if fresh.contiguous:
         return value
+    if fresh.spec.numel != value.size:  # not dense
+        view = view_plan(fresh.spec, fresh.spec.dtype, fresh.size, fresh.stride, 0)
+        return view.write(jnp.zeros(fresh.spec.shape, dtype), value)
     order = sorted(range(len(fresh.size)), key=lambda i: (-fresh.stride[i], -fresh.size[i]))
     return value.transpose(order)
 

@@ -26,6 +26,7 @@ class Argument:
     has_default: bool
     keyword_only: bool
     written: bool
+    is_out: bool
 
 
 @dataclass(eq=False, slots=True)
@@ -100,7 +101,7 @@ def _argument(a: Any, static: bool, lowering: Lowering | None, position: int) ->
         treated = STATIC
     has_default = a.has_default_value()
     return Argument(a.name, treated, a.default_value if has_default else None, has_default,
-                    a.kwarg_only, written)  # fmt: skip
+                    a.kwarg_only, written, a.is_out)  # fmt: skip
 
 
 def functional_form(op: torch._ops.OpOverload) -> tuple[str, bool]:
@@ -125,7 +126,8 @@ def functional_form(op: torch._ops.OpOverload) -> tuple[str, bool]:
         return own, False
     for candidate in packet.overloads():
         other = getattr(packet, candidate)
-        if other._schema.is_mutable:
+        outs = any(a.is_out for a in other._schema.arguments)
+        if outs or (other._schema.is_mutable and not is_out):
             continue
         if _essence(other._schema, is_out) == wanted:
             return f"{plain}.{candidate}", False

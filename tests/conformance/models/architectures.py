@@ -59,15 +59,21 @@ class Architecture:
     family: str
 
 
+def _config_names() -> set[str]:
+    from transformers.models.auto import configuration_auto
+
+    module: Any = configuration_auto
+    return set(module.CONFIG_MAPPING_NAMES)
+
+
 def all_architectures() -> dict[str, Architecture]:
     """Every model type of transformers that has a model class, by name."""
     from transformers.models.auto import modeling_auto
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     found: dict[str, Architecture] = {}
     for mapping, family in _HEADS:
         for name, model_class in getattr(modeling_auto, mapping, {}).items():
-            if name in CONFIG_MAPPING_NAMES and name not in found:
+            if name in _config_names() and name not in found:
                 chosen = model_class if isinstance(model_class, str) else model_class[0]
                 found[name] = Architecture(name, chosen, family)
     return dict(sorted(found.items()))
@@ -75,9 +81,7 @@ def all_architectures() -> dict[str, Architecture]:
 
 def without_model_class() -> list[str]:
     """Model types that have a config but no model class of their own."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
-    return sorted(set(CONFIG_MAPPING_NAMES) - set(all_architectures()))
+    return sorted(_config_names() - set(all_architectures()))
 
 
 def model_class_of(architecture: Architecture) -> Any:

@@ -43,7 +43,7 @@ def run_step(model: Any, inputs: dict[str, Any], device: str, compiled: bool = F
     call = torch.compile(model, backend="tpu") if compiled else model
     outputs = dict(named_outputs(call(**moved)))
     loss = loss_of(outputs)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     optimizer.step()
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     return Step(

@@ -173,5 +173,5 @@ def hash_tensor(
     wide: Any = self.astype(jnp.float64 if is_float(self.dtype) else jnp.int64)
     bits = lax.bitcast_convert_type(wide, jnp.uint64)
     axes = wrap_dims(tuple(dim), self.ndim)
-    made = lax.reduce(bits, np.uint64(0), lax.bitwise_xor, axes)
+    made: jax.Array = lax.reduce(bits, np.uint64(0), lax.bitwise_xor, axes)
     return made.reshape(call.shape)

@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 
 from tpu_perf.runtime.lowerings.factorizations import adjoint_of, lu_with_info, transposed
+from tpu_perf.runtime.lowerings.precision import limits
 from tpu_perf.runtime.lowerings.registry import Call, lowers
 from tpu_perf.runtime.meta_linear_algebra import is_vector
 
@@ -195,7 +196,7 @@ def least_squares(
     rows, columns = self.shape[-2:]
     u, values, vh = jnp.linalg.svd(self, full_matrices=False)
     if rcond is None:
-        rcond = float(jnp.finfo(self.dtype).eps) * max(rows, columns)
+        rcond = float(limits(self.dtype).eps) * max(rows, columns)
     largest = jnp.max(values, axis=-1, keepdims=True, initial=0)
     kept = values > (0.0 if driver == "gels" else rcond) * largest
     scaled = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)[..., None]

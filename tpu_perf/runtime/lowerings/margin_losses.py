@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -18,9 +20,9 @@ def _reduced(rows: jax.Array, reduction: int) -> jax.Array:
     return jnp.mean(rows) if reduction == MEAN else jnp.sum(rows)
 
 
-def _pull(loss: object, x: jax.Array, grad: jax.Array) -> jax.Array:
+def _pull(loss: Callable[..., jax.Array], x: jax.Array, grad: jax.Array) -> jax.Array:
     """The gradient of a loss of x."""
-    value, pull = jax.vjp(loss, x)  # type: ignore[arg-type]
+    value, pull = jax.vjp(loss, x)
     made: jax.Array = pull(cast(grad, value.dtype).reshape(value.shape))[0]
     return made
 

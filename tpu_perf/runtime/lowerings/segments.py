@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,8 +45,8 @@ class _Segments:
         outer, _, inner = self.shape
         base = jnp.broadcast_to(start, (outer, self.count + 1, inner)).astype(data.dtype)
         row = jnp.arange(outer, dtype=jnp.int32)[:, None]
-        where = base.at[row, self.of]
-        made = {"sum": where.add, "mean": where.add, "prod": where.multiply,
+        where: Any = base.at[row, self.of]
+        made: jax.Array = {"sum": where.add, "mean": where.add, "prod": where.multiply,
                 "max": where.max, "min": where.min}[how](data)  # fmt: skip
         return made[:, : self.count]
 

@@ -76,7 +76,9 @@ class DeviceModule(types.ModuleType):
 
     @staticmethod
     def _is_in_bad_fork() -> bool:
-        return False
+        from tpu_perf.runtime.forking import in_bad_fork
+
+        return in_bad_fork()
 
     @staticmethod
     def manual_seed(seed: int) -> None:

@@ -28,6 +28,7 @@ from tpu_perf.runtime.buffers import Spec, buffer_of, wrap
 from tpu_perf.runtime.compiled_checks import take_checks
 from tpu_perf.runtime.decompositions import decompositions_for_compile
 from tpu_perf.runtime.dtypes import numpy_dtype
+from tpu_perf.runtime.forking import refuse_in_child
 from tpu_perf.runtime.graph import GraphEvaluator, missing_ops, random_draws
 from tpu_perf.runtime.program_cache import CACHE, Program, user_line
 from tpu_perf.runtime.random_numbers import GENERATOR
@@ -65,6 +66,7 @@ class CompiledGraph:
         self._programs: dict[Any, tuple[Program, list[int], tuple[Spec, ...]]] = {}
 
     def __call__(self, *inputs: Any) -> list[Any]:
+        refuse_in_child()
         recorder = active.recorder
         start = _clock() if recorder is not None else 0
         arrays: list[Any] = []

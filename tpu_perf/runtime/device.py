@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tpu_perf.runtime import autoload, jax_private, torch_private
+from tpu_perf.runtime import autoload, forking, jax_private, torch_private
 from tpu_perf.runtime.modes import flag
 
 _lock = threading.RLock()
@@ -24,6 +24,7 @@ def load() -> None:
     """
     global _loaded, _loading
     with _lock:
+        forking.refuse_in_child()
         if _loaded or _loading:
             return
         _loading = True
@@ -79,6 +80,7 @@ def _load() -> None:
     torch_private.lay_out_metas_as_asked()
     torch_private.run_backward_on_calling_thread()
     compile_backend.register()
+    forking.watch_forks()
 
 
 def is_loaded() -> bool:

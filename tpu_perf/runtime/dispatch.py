@@ -22,6 +22,7 @@ from tpu_perf.runtime.debug import (
     where,
 )
 from tpu_perf.runtime.execution import run_now
+from tpu_perf.runtime.forking import refuse_in_child
 from tpu_perf.runtime.lowerings.registry import TABLE
 from tpu_perf.runtime.modes import STATE, EagerMode
 from tpu_perf.runtime.plan_building import NotLowered, OutputNeedsResize, build_plan
@@ -68,6 +69,7 @@ def call(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _run_checked(signature: Signature, plan: CallPlan, bound: Bound, start: int) -> Any:
+    refuse_in_child()
     check_indices(signature, bound)
     check_cast(signature, bound)
     before = bad_inputs(bound)

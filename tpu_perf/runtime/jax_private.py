@@ -20,6 +20,8 @@ from jax._src.lib import _jax  # type: ignore[attr-defined]
 from jax._src.lib import xla_client as xc  # type: ignore[attr-defined]
 from jax.sharding import SingleDeviceSharding
 
+from tpu_perf.runtime.forking import device_started, refuse_in_child
+
 Aval = tuple[tuple[int, ...], "np.dtype[Any]"]
 
 
@@ -61,6 +63,7 @@ _cached_sharding: Any = None
 def _device() -> Any:
     global _cached_device, _cached_sharding
     if _cached_device is None:
+        device_started()
         _cached_device = jax.local_devices()[0]
         _cached_sharding = SingleDeviceSharding(_cached_device)
     return _cached_device
@@ -74,6 +77,7 @@ def sharding() -> Any:
 def put(host: np.ndarray[Any, Any]) -> jax.Array:
     """Copy a host array to the device. JAX on a CPU may alias host memory, so the caller must
     own `host`."""
+    refuse_in_child()
     placed: jax.Array = jax.device_put(host, sharding())
     return placed
 

@@ -60,6 +60,9 @@ def switch(mode: EagerMode) -> None:
     if mode not in list(EagerMode):
         names = ", ".join(m.name for m in EagerMode)
         raise TypeError(f"eager mode must be one of torch.tpu.EagerMode.{{{names}}}, not {mode!r}")
+    from tpu_perf.runtime.forking import refuse_in_child
+
+    refuse_in_child()
     if STATE.capturing:
         raise EnvironmentProblem("the eager mode cannot change while a whole step is captured")
     from tpu_perf.runtime.segment import flush_all

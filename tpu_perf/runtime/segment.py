@@ -21,6 +21,7 @@ import torch
 from tpu_perf.recorder import active
 from tpu_perf.runtime.buffers import Buffer, Spec, buffer_of
 from tpu_perf.runtime.call_plan import CallPlan, assemble
+from tpu_perf.runtime.forking import refuse_in_child
 from tpu_perf.runtime.program_cache import CACHE, Program
 from tpu_perf.runtime.random_numbers import GENERATOR, Draws
 from tpu_perf.runtime.repeats import Repeats
@@ -134,6 +135,7 @@ class Segment:
         with self.lock:
             if not self.nodes:
                 return
+            refuse_in_child()
             recorder = active.recorder
             start = _clock() if recorder is not None else 0
             work = self.take_work()

@@ -13,6 +13,7 @@ from tpu_perf.recorder import active
 from tpu_perf.runtime import jax_private
 from tpu_perf.runtime.buffers import buffer_of
 from tpu_perf.runtime.dtypes import numpy_dtype
+from tpu_perf.runtime.forking import refuse_in_child
 from tpu_perf.runtime.modes import STATE
 from tpu_perf.runtime.outstanding import OUTSTANDING
 from tpu_perf.runtime.program_cache import CACHE
@@ -56,6 +57,7 @@ def to_host(tensor: torch.Tensor, reason: str = ".cpu()") -> torch.Tensor:
         from tpu_perf.runtime.whole_step import refuse_read
 
         refuse_read()
+    refuse_in_child()
     buffer = buffer_of(tensor)
     base = buffer.ready(reason)
     view = view_of(tensor, buffer.spec)
@@ -96,6 +98,7 @@ def synchronize(reason: str = "synchronize()") -> None:
     """Run what is deferred on every thread, then wait until the device has nothing left to do."""
     from tpu_perf.runtime.segment import flush_all
 
+    refuse_in_child()
     flush_all(reason)
     recorder = active.recorder
     start = _clock() if recorder is not None else 0

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tpu_perf.errors import WorkloadError
 from tpu_perf.runtime.buffers import Buffer, Spec, buffer_of, wrap
+from tpu_perf.runtime.forking import refuse_in_child
 from tpu_perf.runtime.jax_private import put
 from tpu_perf.runtime.modes import STATE, EagerMode
 from tpu_perf.runtime.packed_step import PackedStep
@@ -143,6 +144,7 @@ class WholeStep:
             self.notes += make_capturable(optimizer)
 
     def __call__(self, *args: Any) -> Any:
+        refuse_in_child()
         leaves, _ = tree_flatten(args)
         guard = self._guard_of(leaves)
         if self._replay is not None and guard == self._guard:

@@ -113,7 +113,7 @@ def test_data_loaders_feed_the_device() -> None:
     with pytest.warns(UserWarning, match="pin_memory_device is deprecated"):
         batches = iter(named)
     assert next(batches)[0].is_pinned()
-    with pytest.raises(RuntimeError, match="(?s)Caught RuntimeError in DataLoader worker.*spawn"):
+    with pytest.raises(RuntimeError, match=r"(?s)Caught RuntimeError in DataLoader worker.*spawn"):
         next(iter(DataLoader(_OnDevice(), batch_size=2, num_workers=1)))
     assert next(iter(DataLoader(_OnDevice(), batch_size=2))).tolist() == [1, 2]
     assert not torch.ones(2).is_pinned()

@@ -56,6 +56,14 @@ def device() -> Any:
     return _device()
 
 
+def bytes_limit() -> int | None:
+    """Memory of the device where the backend says (XLA:CPU does not)."""
+    try:
+        return (_device().memory_stats() or {}).get("bytes_limit")
+    except Exception:  # optional in PJRT
+        return None
+
+
 _cached_device: Any = None
 _cached_sharding: Any = None
 

@@ -7,6 +7,7 @@ import weakref
 import jax
 
 from tpu_perf.runtime import jax_private
+from tpu_perf.runtime.failures import found_at_fence
 
 #: Whole steps remembered between two fences; beyond, the fence looks at every live array.
 _MOST_STEPS = 256
@@ -40,8 +41,12 @@ class Outstanding:
         if self.anything or None in results:
             results = jax_private.device().client.live_arrays()
         # A donated result belongs to a later program.
-        jax.block_until_ready([a for a in results if a is not None and not a.is_deleted()])
-        self._steps.clear()
+        try:
+            jax.block_until_ready([a for a in results if a is not None and not a.is_deleted()])
+        except jax.errors.JaxRuntimeError as error:
+            raise found_at_fence(error) from error
+        finally:
+            self._steps.clear()
         self.anything = False
 
     @staticmethod

@@ -18,7 +18,8 @@ import numpy as np
 from tpu_perf.runtime.buffers import Buffer
 from tpu_perf.runtime.jax_private import put
 from tpu_perf.runtime.program_cache import CACHE, Program
-from tpu_perf.runtime.segment import Work, program_for, replay
+from tpu_perf.runtime.replaying import replay
+from tpu_perf.runtime.segment import Work, program_for
 
 #: Elements up to which a tensor travels in the vector. Above, copying costs more than passing.
 SMALL = 4096

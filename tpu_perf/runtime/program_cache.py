@@ -23,6 +23,7 @@ from tpu_perf.recorder import active
 from tpu_perf.recorder.packing import execute_event
 from tpu_perf.runtime import jax_private
 from tpu_perf.runtime.cache_directory import CacheDirectory, CacheEntry
+from tpu_perf.runtime.failures import large_bytes, watched
 from tpu_perf.runtime.outstanding import OUTSTANDING
 
 Aval = tuple[tuple[int, ...], "np.dtype[Any]"]
@@ -52,6 +53,9 @@ class Program:
 
     def __post_init__(self) -> None:
         self.call = self.executable.call
+        needed = self.bytes_out + (self.executable.temp_bytes() or 0)
+        if needed >= large_bytes():
+            self.call = watched(self.call, f"{self.kind} {self.name}", needed)
 
     def run(self, *args: Any) -> tuple[jax.Array, ...]:
         """Enqueue the program; returns its outputs without waiting for them."""

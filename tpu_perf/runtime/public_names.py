@@ -15,6 +15,7 @@ import torch
 from tpu_perf.runtime import jax_private, streams
 from tpu_perf.runtime.autoload import MODULE, DeviceModule
 from tpu_perf.runtime.exchange import from_jax, to_jax
+from tpu_perf.runtime.failures import total_bytes
 from tpu_perf.runtime.memory import MEMORY
 from tpu_perf.runtime.modes import STATE, EagerMode, mode_set_to, switch
 from tpu_perf.runtime.program_cache import CACHE, statistics
@@ -102,17 +103,12 @@ def get_device_properties(device: Any = None) -> DeviceProperties:
     target = jax_private.device()
     return DeviceProperties(
         name=target.device_kind, platform=target.platform, device_kind=target.device_kind,
-        total_memory=_total_bytes(), core_count=None,
+        total_memory=total_bytes(), core_count=None,
     )  # fmt: skip
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
     return (0, 0)
-
-
-def _total_bytes() -> int:
-    """Memory of the device; that of the machine where programs run on its CPU."""
-    return _backend_memory().get("bytes_limit") or psutil.virtual_memory().total
 
 
 def _backend_memory() -> Mapping[str, int]:

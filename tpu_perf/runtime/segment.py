@@ -21,10 +21,12 @@ import torch
 from tpu_perf.recorder import active
 from tpu_perf.runtime.buffers import Buffer, Spec, buffer_of
 from tpu_perf.runtime.call_plan import CallPlan, assemble
+from tpu_perf.runtime.failures import Failed, large_bytes
 from tpu_perf.runtime.forking import refuse_in_child
-from tpu_perf.runtime.program_cache import CACHE, Program
+from tpu_perf.runtime.program_cache import CACHE, Program, user_line
 from tpu_perf.runtime.random_numbers import GENERATOR, Draws
 from tpu_perf.runtime.repeats import Repeats
+from tpu_perf.runtime.replaying import Draw, Node, pack, replay
 from tpu_perf.runtime.torch_private import (
     graph_task,
     on_autograd_worker,
@@ -41,11 +43,6 @@ _UNOWNED = 2
 #: replaced table, the buffer, the loop variable and getrefcount's own argument.
 _SOLE_HOLDERS = 5
 
-#: Seed and offset of a draw, and whose it is.
-Draw = tuple[int, int, Draws]
-
-Node = tuple[CallPlan, tuple[int, ...], tuple[int, ...]]  # plan, inputs, outputs (value ids)
-
 
 class Segment:
     """The ops a thread has recorded and not yet run."""
@@ -55,6 +52,7 @@ class Segment:
         self.repeats = Repeats()
         self.cuts_on_repeats = True
         self.on_autograd_worker = False
+        self._large_bytes = large_bytes()
         self._reset()
 
     def _reset(self) -> None:
@@ -66,6 +64,7 @@ class Segment:
         self.replaced: dict[int, tuple[jax.Array, Spec, int]] = {}
         self.numbers: list[tuple[Any, ...]] = []
         self.draws: list[Draw] = []
+        self.large: dict[int, str] = {}
         self._value_of: dict[int, int] = {}
         self._count = 0
 
@@ -102,6 +101,8 @@ class Segment:
                 buffer.value = count
                 count += 1
                 owners.append(buffer)
+            if plan.bytes_out >= self._large_bytes:
+                self.large[len(self.nodes)] = user_line() or "unknown"
             self.nodes.append((plan, ids, tuple(range(self._count, count))))
             self._count = count
             if numbers:
@@ -139,8 +140,12 @@ class Segment:
             recorder = active.recorder
             start = _clock() if recorder is not None else 0
             work = self.take_work()
-            program, arguments = work.program()
-            work.store(program.run(*arguments))
+            try:
+                program, arguments = work.program()
+                outs = program.run(*arguments)
+            except BaseException as error:
+                raise work.fail(error) from error
+            work.store(outs)
             if recorder is not None:
                 recorder.flush((start, _clock(), reason, len(work.nodes), program.index,
                                 recorder.step))  # fmt: skip
@@ -175,7 +180,7 @@ class Segment:
             )
         kept_values = [buffer.value for buffer in kept]
         work = Work(self.nodes, self.inputs, self.input_values, self.input_buffers, self.numbers,
-                    self.draws, kept, tuple(kept_values), tuple(donated))  # fmt: skip
+                    self.draws, kept, tuple(kept_values), tuple(donated), self.large)  # fmt: skip
         self._reset()
         return work
 
@@ -206,6 +211,7 @@ class Work:
         "input_buffers",
         "input_values",
         "inputs",
+        "large",
         "live",
         "live_values",
         "nodes",
@@ -216,6 +222,7 @@ class Work:
         self, nodes: list[Node], inputs: list[jax.Array], input_values: list[int],
         input_buffers: list[Buffer], numbers: list[tuple[Any, ...]], draws: list[Draw],
         live: list[Buffer], live_values: tuple[int, ...], donated: tuple[int, ...],
+        large: dict[int, str],
     ) -> None:  # fmt: skip
         self.nodes = nodes
         self.inputs = inputs
@@ -226,6 +233,8 @@ class Work:
         self.live = live
         self.live_values = live_values
         self.donated = donated
+        #: Lines of the ops (by number) that make large values.
+        self.large = large
 
     def key(self) -> tuple[Any, ...]:
         """What decides the program: the ops, how they are wired, and what is wanted."""
@@ -246,6 +255,17 @@ class Work:
             buffer.segment = None
             buffer.value = -1
             buffer.fill(array)
+
+    def fail(self, error: BaseException) -> BaseException:
+        """The program could not run: whoever asks for its results is told. Returns the error
+        with the lines of the ops it may come from."""
+        ops = [f"{self.nodes[i][0].op} at {line}" for i, line in self.large.items()]
+        if ops and isinstance(error, torch.OutOfMemoryError):
+            error = torch.OutOfMemoryError(f"{error}. Large values are made by {', '.join(ops)}")
+        for buffer in self.live:
+            buffer.segment = Failed(error)
+            buffer.value = -1
+        return error
 
     def packed(self) -> list[Any]:
         """Run-time numbers and draw offsets as one array a kind: a scalar argument each would
@@ -288,52 +308,6 @@ def program_for(key: Any, build: Callable[[], Program]) -> Program:
 def forget_segments() -> None:
     """Drop the programs of segments seen so far."""
     _programs.clear()
-
-
-_KIND_ARRAYS: tuple[tuple[type, Any], ...] = (
-    (float, np.float64), (int, np.int64), (bool, np.bool_), (complex, np.complex128),
-)  # fmt: skip
-
-
-def pack(numbers: list[tuple[Any, ...]], draws: list[Draw]) -> list[np.ndarray[Any, Any]]:
-    """Numbers by kind, then seed and offset of every draw."""
-    flat = [n for group in numbers for n in group]
-    packed = []
-    for kind, dtype in _KIND_ARRAYS:
-        chosen = [n for n in flat if type(n) is kind]
-        if chosen:
-            packed.append(np.array(chosen, dtype))
-    if draws:
-        packed.append(np.array([word for draw in draws for word in draw[:2]], np.int64))
-    return packed
-
-
-def replay(
-    nodes: list[Node], input_values: list[int], wanted: tuple[int, ...], draws: bool
-) -> Callable[..., Any]:
-    """A function that runs the nodes on arrays: what XLA sees of a segment."""
-    steps = [(plan.compute, plan.number_kinds, plan.random, ids, outs)
-             for plan, ids, outs in nodes]  # fmt: skip
-    kinds = {k for _, number_kinds, *_ in steps for k in number_kinds}
-
-    def run(*arguments: jax.Array) -> tuple[jax.Array, ...]:
-        env = dict(zip(input_values, arguments, strict=False))
-        rest = list(arguments[len(input_values) :])
-        feeds = {kind: _unpack(rest.pop(0)) for kind, _ in _KIND_ARRAYS if kind in kinds}
-        random = _unpack(rest.pop(0)) if draws else None
-        for compute, number_kinds, is_random, ids, outs in steps:
-            inputs: list[Any] = [env[i] for i in ids]
-            inputs += [next(feeds[k]) for k in number_kinds]
-            if is_random and random is not None:
-                inputs += [next(random), next(random)]
-            env.update(zip(outs, compute(*inputs), strict=True))
-        return tuple(env[v] for v in wanted)
-
-    return run
-
-
-def _unpack(array: jax.Array) -> Any:
-    return (array[i] for i in range(array.shape[0]))
 
 
 class _Threads(threading.local):

@@ -13,6 +13,7 @@ from tpu_perf.recorder import active
 from tpu_perf.runtime import jax_private
 from tpu_perf.runtime.buffers import buffer_of
 from tpu_perf.runtime.dtypes import numpy_dtype
+from tpu_perf.runtime.failures import found_at_fence
 from tpu_perf.runtime.forking import refuse_in_child
 from tpu_perf.runtime.modes import STATE
 from tpu_perf.runtime.outstanding import OUTSTANDING
@@ -64,7 +65,10 @@ def to_host(tensor: torch.Tensor, reason: str = ".cpu()") -> torch.Tensor:
     array = base if view.identity else read_view(view, base)
     recorder = active.recorder
     start = _clock() if recorder is not None else 0
-    host = np.asarray(array)
+    try:
+        host = np.asarray(array)
+    except jax.errors.JaxRuntimeError as error:
+        raise found_at_fence(error) from error
     if recorder is not None:
         recorder.transfer((start, _clock(), "d2h", host.nbytes, recorder.step))
     return from_host_array(host, tensor.dtype, tuple(tensor.shape))

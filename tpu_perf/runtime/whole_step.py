@@ -25,7 +25,8 @@ from tpu_perf.runtime.jax_private import put
 from tpu_perf.runtime.modes import STATE, EagerMode
 from tpu_perf.runtime.packed_step import PackedStep
 from tpu_perf.runtime.program_cache import Program, user_line
-from tpu_perf.runtime.segment import Segment, Work, flush_all, pack, set_current_segment
+from tpu_perf.runtime.replaying import pack
+from tpu_perf.runtime.segment import Segment, Work, flush_all, set_current_segment
 from tpu_perf.runtime.torch_private import compiling_flag_set
 from tpu_perf.runtime.transfers import to_device, to_host_array
 

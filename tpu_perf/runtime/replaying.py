@@ -1,0 +1,62 @@
+"""A string of recorded ops as one function of arrays: what XLA sees of a segment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from tpu_perf.runtime.call_plan import CallPlan
+from tpu_perf.runtime.random_numbers import Draws
+
+#: Seed and offset of a draw, and whose it is.
+Draw = tuple[int, int, Draws]
+
+Node = tuple[CallPlan, tuple[int, ...], tuple[int, ...]]  # plan, inputs, outputs (value ids)
+
+_KIND_ARRAYS: tuple[tuple[type, Any], ...] = (
+    (float, np.float64), (int, np.int64), (bool, np.bool_), (complex, np.complex128),
+)  # fmt: skip
+
+
+def pack(numbers: list[tuple[Any, ...]], draws: list[Draw]) -> list[np.ndarray[Any, Any]]:
+    """Numbers by kind, then seed and offset of every draw."""
+    flat = [n for group in numbers for n in group]
+    packed = []
+    for kind, dtype in _KIND_ARRAYS:
+        chosen = [n for n in flat if type(n) is kind]
+        if chosen:
+            packed.append(np.array(chosen, dtype))
+    if draws:
+        packed.append(np.array([word for draw in draws for word in draw[:2]], np.int64))
+    return packed
+
+
+def replay(
+    nodes: list[Node], input_values: list[int], wanted: tuple[int, ...], draws: bool
+) -> Callable[..., Any]:
+    """A function that runs the nodes on arrays: what XLA sees of a segment."""
+    steps = [(plan.compute, plan.number_kinds, plan.random, ids, outs)
+             for plan, ids, outs in nodes]  # fmt: skip
+    kinds = {k for _, number_kinds, *_ in steps for k in number_kinds}
+
+    def run(*arguments: jax.Array) -> tuple[jax.Array, ...]:
+        env = dict(zip(input_values, arguments, strict=False))
+        rest = list(arguments[len(input_values) :])
+        feeds = {kind: _unpack(rest.pop(0)) for kind, _ in _KIND_ARRAYS if kind in kinds}
+        random = _unpack(rest.pop(0)) if draws else None
+        for compute, number_kinds, is_random, ids, outs in steps:
+            inputs: list[Any] = [env[i] for i in ids]
+            inputs += [next(feeds[k]) for k in number_kinds]
+            if is_random and random is not None:
+                inputs += [next(random), next(random)]
+            env.update(zip(outs, compute(*inputs), strict=True))
+        return tuple(env[v] for v in wanted)
+
+    return run
+
+
+def _unpack(array: jax.Array) -> Any:
+    return (array[i] for i in range(array.shape[0]))

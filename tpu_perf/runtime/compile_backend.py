@@ -24,12 +24,15 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from tpu_perf.recorder import active
 from tpu_perf.recorder.packing import dispatch_event, name_number
-from tpu_perf.runtime.buffers import Spec, buffer_of, wrap
+from tpu_perf.runtime.buffers import buffer_of
+from tpu_perf.runtime.call_plan import Fresh
 from tpu_perf.runtime.compiled_checks import take_checks
+from tpu_perf.runtime.compiled_shapes import ShapedGraphs, has_symbols
 from tpu_perf.runtime.decompositions import decompositions_for_compile
 from tpu_perf.runtime.dtypes import numpy_dtype
 from tpu_perf.runtime.forking import refuse_in_child
 from tpu_perf.runtime.graph import GraphEvaluator, missing_ops, random_draws
+from tpu_perf.runtime.plan_building import fresh_like, store_order
 from tpu_perf.runtime.program_cache import CACHE, Program, user_line
 from tpu_perf.runtime.random_numbers import GENERATOR
 from tpu_perf.runtime.views import ViewPlan, view_plan
@@ -62,8 +65,8 @@ class CompiledGraph:
         #: For every output: the input it simply hands on (no program output), or None.
         self.handed_on = [position.get(o) if isinstance(o, torch.fx.Node) else None for o in flat]
         self.constant = [o if not isinstance(o, torch.fx.Node) else _COMPUTED for o in flat]
-        self.metas = [_output_spec(o) for o in flat]
-        self._programs: dict[Any, tuple[Program, list[int], tuple[Spec, ...]]] = {}
+        self.outputs = [_output(o) for o in flat]
+        self._programs: dict[Any, Program] = {}
 
     def __call__(self, *inputs: Any) -> list[Any]:
         refuse_in_child()
@@ -86,20 +89,26 @@ class CompiledGraph:
                             value.storage_offset(), *turned))  # fmt: skip
             else:
                 key.append(value)
-        program, specs = self._program(tuple(key), inputs)
+        program = self._programs.get(tuple(key))
+        if program is None:
+            program = self._programs[tuple(key)] = self._build(tuple(key))
         if self.draws:
             arrays += GENERATOR.take(self.draws)
         outs = iter(program.run(*arrays))
         results: list[Any] = []
-        for handed_on, constant, spec in zip(self.handed_on, self.constant, specs, strict=True):
+        for handed_on, constant, output in zip(
+            self.handed_on, self.constant, self.outputs, strict=True
+        ):
             if handed_on is not None:
                 results.append(inputs[handed_on])
             elif constant is not _COMPUTED:
                 results.append(constant)
-            elif spec is None:
+            elif output is None:
                 results.append(None)
             else:
-                results.append(wrap(next(outs), spec))
+                fresh, on_host = output
+                made = fresh.tensor(next(outs))
+                results.append(made.cpu() if on_host else made)
         if recorder is not None:
             recorder.dispatch(
                 dispatch_event(start, _clock(), self.number, program.index, recorder.step)
@@ -109,12 +118,6 @@ class CompiledGraph:
             for check, value in zip(self.checks, looked_at, strict=True):
                 check.make(value)
         return results
-
-    def _program(self, key: Any, inputs: Sequence[Any]) -> tuple[Program, list[Spec | None]]:
-        program = self._programs.get(key)
-        if program is None:
-            program = self._programs[key] = self._build(key)  # type: ignore[assignment]
-        return program, self.metas  # type: ignore[return-value]
 
     def _build(self, key: Any) -> Program:
         views: list[ViewPlan | int | float] = [
@@ -138,7 +141,10 @@ class CompiledGraph:
             if self.draws:
                 seed, offset = next(feed), next(feed)
             results = self.evaluator(values, seed, offset)
-            return tuple(results[i] for i in wanted if results[i] is not None)
+            return tuple(
+                store_order(results[i], made[0]) for i in wanted
+                if results[i] is not None and (made := self.outputs[i]) is not None
+            )  # fmt: skip
 
         geometry = [v.text if isinstance(v, ViewPlan) else v for v in views]
         return CACHE.build(
@@ -150,11 +156,12 @@ class CompiledGraph:
 _COMPUTED = object()
 
 
-def _output_spec(node: Any) -> Spec | None:
+def _output(node: Any) -> tuple[Fresh, bool] | None:
+    """The geometry of a graph's output, and whether the user finds it on the CPU."""
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     if not isinstance(value, torch.Tensor):
         return None
-    return Spec.of(tuple(int(s) for s in value.shape), value.dtype)
+    return fresh_like(value), value.device.type == "cpu"
 
 
 def _graph_text(module: torch.fx.GraphModule, constants: dict[str, Any]) -> str:
@@ -170,7 +177,9 @@ def _graph_text(module: torch.fx.GraphModule, constants: dict[str, Any]) -> str:
         constant = ""
         if node.op == "get_attr":
             value = constants[node.target]
-            if isinstance(value, np.ndarray):
+            if isinstance(value, GraphEvaluator):
+                constant = f"{{{_graph_text(value.module, value.constants)}}}"
+            elif isinstance(value, np.ndarray):
                 constant = hashlib.sha256(value.tobytes()).hexdigest()
         lines.append(f"{node.name}={node.target}{node.args}{node.kwargs}:{kinds}{constant}")
     return "\n".join(lines)
@@ -178,8 +187,10 @@ def _graph_text(module: torch.fx.GraphModule, constants: dict[str, Any]) -> str:
 
 def _compiler(kind: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Any]:
     def compile_graph(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        graph = CompiledGraph(module, f"compiled_{kind}")
-        return make_boxed_func(graph)
+        name = f"compiled_{kind}"
+        if has_symbols(module):
+            return make_boxed_func(ShapedGraphs(module, lambda m: CompiledGraph(m, name)))
+        return make_boxed_func(CompiledGraph(module, name))
 
     return compile_graph
 

@@ -14,8 +14,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tpu_perf.runtime.argument_layout import Layout
 from tpu_perf.runtime.binding import Bound
-from tpu_perf.runtime.graph import GraphEvaluator, missing_ops, table_name
-from tpu_perf.runtime.lowerings.registry import TABLE, Number
+from tpu_perf.runtime.graph import GraphEvaluator, lowering_of, missing_ops
+from tpu_perf.runtime.lowerings.registry import Number
 from tpu_perf.runtime.signatures import Signature, overload
 from tpu_perf.runtime.whole_ops import whole_op_decompositions
 
@@ -43,7 +43,7 @@ def _composed() -> dict[Any, Callable[..., Any]]:
 
 def is_lowered(op: Any) -> bool:
     """Whether the table covers this overload directly."""
-    return table_name(op) in TABLE
+    return lowering_of(op) is not None
 
 
 def decomposed_evaluator(

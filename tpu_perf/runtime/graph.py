@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax import lax
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tpu_perf.runtime.lowerings.registry import (
     TABLE,
     Call,
+    Lowering,
     TensorMeta,
     as_array,
     draws_numbers,
 )
+from tpu_perf.runtime.signatures import functional_form
 
 Special = Callable[..., Any]
 #: Non-aten targets that graphs contain.
@@ -30,11 +34,33 @@ SPECIAL: dict[Any, Special] = {
 
 
 def table_name(op: Any) -> str | None:
-    """The table's name of a graph target, None if it is not an aten overload."""
-    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten":
+    """The table's name of a graph target, None if it is neither an aten overload nor a prim."""
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace not in ("aten", "prims"):
         return None
     name = op._name.removeprefix("aten::")
     return name if "." in name else f"{name}.default"
+
+
+@functools.cache
+def lowering_of(op: Any) -> tuple[Lowering, bool] | None:
+    """The lowering of a graph target, and whether it runs once for each element of tensor lists.
+
+    A functional form of an op that the table has only in place is that one: it returns what the
+    other writes.
+    """
+    name = table_name(op)
+    if name is None:
+        return None
+    if name in TABLE:
+        return TABLE[name], False
+    if op._schema.is_mutable:
+        return None
+    base, _, overload = name.partition(".")
+    written = TABLE.get(f"{base}_.{overload}")
+    if written is not None and written.mutates:
+        return written, False
+    element, foreach = functional_form(op)
+    return (TABLE[element], True) if foreach else None
 
 
 def missing_ops(module: torch.fx.GraphModule) -> set[str]:
@@ -43,9 +69,13 @@ def missing_ops(module: torch.fx.GraphModule) -> set[str]:
     for node in module.graph.nodes:
         if node.op != "call_function" or node.target in SPECIAL:
             continue
-        name = table_name(node.target)
-        if name is None or name not in TABLE:
-            missing.add(name or str(node.target))
+        if node.target in CONTROL_FLOW:
+            for branch in branches_of(node, module):
+                missing |= missing_ops(branch)
+                if random_draws(branch):
+                    missing.add(f"random numbers inside {node.target}")
+        elif lowering_of(node.target) is None:
+            missing.add(table_name(node.target) or str(node.target))
     return missing
 
 
@@ -55,19 +85,79 @@ def random_draws(module: torch.fx.GraphModule) -> int:
 
 
 def _draws(node: torch.fx.Node) -> bool:
-    name = table_name(node.target)
-    if name not in TABLE:
+    found = lowering_of(node.target)
+    if found is None:
         return False
     arguments = node.target._schema.arguments  # type: ignore[union-attr]
     given = {a.name: a.default_value for a in arguments if a.has_default_value()}
     given |= dict(zip((a.name for a in arguments), node.args, strict=False))
-    return draws_numbers(TABLE[name], {**given, **node.kwargs})
+    return draws_numbers(found[0], {**given, **node.kwargs})
+
+
+def each_element(
+    lowering: Lowering, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """Run a lowering for each element of the tensor lists among its arguments."""
+    count = len(next(a for a in args if isinstance(a, list)))
+
+    def at(index: int, argument: Any) -> Any:
+        return argument[index] if isinstance(argument, list) else argument
+
+    return [
+        lowering.lower(
+            Call(call.op, (call.out[i],), call.seed, call.offset),
+            *(at(i, a) for a in args),
+            **{k: at(i, v) for k, v in kwargs.items()},
+        )
+        for i in range(count)
+    ]
+
+
+def branches_of(node: torch.fx.Node, module: torch.fx.GraphModule) -> list[torch.fx.GraphModule]:
+    """The graphs that a control flow op chooses from or repeats."""
+    found = [
+        getattr(module, str(a.target)) for a in node.args
+        if isinstance(a, torch.fx.Node) and a.op == "get_attr"
+    ]  # fmt: skip
+    return [f for f in found if isinstance(f, torch.fx.GraphModule)]
+
+
+def _cond(
+    predicate: Any, if_true: GraphEvaluator, if_false: GraphEvaluator, operands: Sequence[Any] = ()
+) -> list[Any]:
+    if isinstance(predicate, bool):
+        return (if_true if predicate else if_false)(operands)
+    chosen = lax.cond(predicate.reshape(()), if_true, if_false, list(operands))
+    return list(chosen)
+
+
+def _while_loop(
+    condition: GraphEvaluator, body: GraphEvaluator, carried: Sequence[Any],
+    additional: Sequence[Any] = (),
+) -> list[Any]:  # fmt: skip
+    start = [jnp.asarray(c) for c in carried]
+
+    def step(values: list[Any]) -> list[Any]:
+        made = body([*values, *additional])
+        return [jnp.asarray(m, s.dtype) for m, s in zip(made, start, strict=True)]
+
+    return lax.while_loop(  # type: ignore[no-any-return]
+        lambda values: condition([*values, *additional])[0].reshape(()), step, start
+    )
+
+
+#: Control flow whose branches are graphs of their own.
+CONTROL_FLOW: dict[Any, Special] = {
+    torch.ops.higher_order.cond: _cond,
+    torch.ops.higher_order.while_loop: _while_loop,
+}
 
 
 class GraphEvaluator:
     """Calls like a function from input arrays to output arrays (None outputs stay None)."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
+        self.module = module
         self.nodes = list(module.graph.nodes)
         self.constants = _constants(module)
 
@@ -95,8 +185,11 @@ class GraphEvaluator:
                 ]
             elif node.target in SPECIAL:
                 env[node] = SPECIAL[node.target](*value(node.args))
+            elif node.target in CONTROL_FLOW:
+                env[node] = CONTROL_FLOW[node.target](*value(node.args))
             else:
-                lowering = TABLE[table_name(node.target) or ""]
+                found = lowering_of(node.target)
+                assert found is not None
                 here = None
                 if _draws(node):
                     here, draws = offset + draws, draws + 1
@@ -104,7 +197,11 @@ class GraphEvaluator:
                             _contiguous(node))  # fmt: skip
                 args, kwargs = value(node.args), value(node.kwargs)
                 kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
-                env[node] = _fit(lowering.lower(call, *args, **kwargs), node)
+                result = (
+                    each_element(found[0], call, args, kwargs) if found[1]
+                    else found[0].lower(call, *args, **kwargs)
+                )  # fmt: skip
+                env[node] = _fit(result, node)
         raise AssertionError("a graph without an output node")
 
 
@@ -119,7 +216,9 @@ def _constants(module: torch.fx.GraphModule) -> dict[str, Any]:
         value: Any = module
         for part in node.target.split("."):
             value = getattr(value, part)
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.fx.GraphModule):
+            value = GraphEvaluator(value)
+        elif isinstance(value, torch.Tensor):
             with _disable_current_modes():
                 value = to_host_array(value.cpu())
         found[node.target] = value
@@ -162,9 +261,12 @@ def _fit(result: Any, node: torch.fx.Node) -> Any:
             )
         return array
 
-    if isinstance(value, (tuple, list)):
-        items = list(result) if isinstance(result, (tuple, list)) else [result]
-        return [fit(i, m) for i, m in zip(items, value, strict=True)]
-    if isinstance(result, (tuple, list)) and isinstance(value, torch.Tensor):
-        result = result[0]
-    return fit(result, value)
+    def fit_all(found: Any, wanted: Any) -> Any:
+        if isinstance(wanted, (tuple, list)):
+            items = list(found) if isinstance(found, (tuple, list)) else [found]
+            return [fit_all(i, m) for i, m in zip(items, wanted, strict=True)]
+        if isinstance(found, (tuple, list)) and isinstance(wanted, torch.Tensor):
+            found = found[0]
+        return fit(found, wanted)
+
+    return fit_all(result, value)

@@ -76,7 +76,7 @@ def build_plan(signature: Signature, bound: Bound) -> CallPlan:
     evaluate = _evaluator(signature, bound, fresh_metas, written)
     random = draws_numbers(signature.lowering, dict(zip(
         (a.name for a in signature.arguments), bound.values, strict=True)))  # fmt: skip
-    fresh = tuple(_fresh(m) for m in fresh_metas)
+    fresh = tuple(fresh_like(m) for m in fresh_metas)
     reads = _read_slots(signature, bound, views, written)
     compute = _compute(
         evaluate, views, tuple(bound.slot_of), written, mutated, fresh,
@@ -315,7 +315,8 @@ def _return_template(result: Any, arguments: list[torch.Tensor]) -> tuple[Any, l
     return template(result), fresh
 
 
-def _fresh(meta: torch.Tensor) -> Fresh:
+def fresh_like(meta: torch.Tensor) -> Fresh:
+    """A new output with the geometry that torch's fake of it has."""
     size, stride = tuple(meta.shape), tuple(meta.stride())
     if meta.is_contiguous():
         return Fresh(Spec.of(size, meta.dtype), size, contiguous_strides(size), True)

@@ -277,6 +277,13 @@ def addcmul(
     return x + _scaled(a, value) * b
 
 
+@lowers("prims::fma")
+def fma(call: Call, a: Operand, b: Operand, c: Operand) -> jax.Array:
+    """What Dynamo makes of an in-place addcmul or addcdiv by a tensor."""
+    x, y, z = promote_wide(a, b, c)
+    return x * y + z
+
+
 @lowers("addcdiv")
 def addcdiv(
     call: Call, self: Operand, tensor1: Operand, tensor2: Operand, value: Operand = 1

@@ -1,0 +1,67 @@
+"""Graphs with symbolic shapes: Dynamo traces them once, each shape gets a static graph of its own.
+
+XLA has no dynamic shapes worth using. A graph made with dynamic=True or mark_dynamic is traced
+again by fakes of the shapes it is called with, so that nothing in it is symbolic any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def has_symbols(module: torch.fx.GraphModule) -> bool:
+    """Whether the graph was traced with any size that is not a number."""
+    return any(
+        _is_symbolic(leaf)
+        for node in module.graph.nodes
+        for leaf in torch.utils._pytree.tree_leaves(node.meta.get("val"))
+    )
+
+
+def _is_symbolic(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return any(
+            isinstance(s, torch.SymInt)
+            for s in (*value.shape, *value.stride(), value.storage_offset())
+        )
+    return isinstance(value, _SYMBOLIC)
+
+
+class ShapedGraphs:
+    """A symbolic graph as static ones, by the shapes and numbers it is called with."""
+
+    def __init__(
+        self, module: torch.fx.GraphModule, build: Callable[[torch.fx.GraphModule], Any]
+    ) -> None:
+        self.module = module
+        self.build = build
+        self.graphs: dict[Any, Callable[..., list[Any]]] = {}
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        key = tuple([
+            (v.shape, v.stride(), v.dtype, v.device) if isinstance(v, torch.Tensor)
+            else (v.__class__, v)
+            for v in inputs
+        ])  # fmt: skip
+        graph = self.graphs.get(key)
+        if graph is None:
+            graph = self.graphs[key] = self.build(self._static(inputs))
+        return graph(*inputs)
+
+    def _static(self, inputs: Sequence[Any]) -> torch.fx.GraphModule:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            fakes = [
+                torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device)
+                if isinstance(v, torch.Tensor) else v
+                for v in inputs
+            ]  # fmt: skip
+            made: torch.fx.GraphModule = make_fx(torch.fx.Interpreter(self.module).run)(*fakes)
+        made.graph.eliminate_dead_code()
+        return made

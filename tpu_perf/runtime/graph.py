@@ -141,7 +141,7 @@ def _while_loop(
         made = body([*values, *additional])
         return [jnp.asarray(m, s.dtype) for m, s in zip(made, start, strict=True)]
 
-    return lax.while_loop(  # type: ignore[no-any-return]
+    return lax.while_loop(
         lambda values: condition([*values, *additional])[0].reshape(()), step, start
     )
 

@@ -65,6 +65,23 @@ def index_put_(self: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
     return self
 
 
+@by_hand("index_put")
+def index_put(self: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
+    where = _masks_or_positions(indices, values)
+    made: Tensor = table_kernel("index_put")(self, where, values, accumulate)
+    return made
+
+
+@by_hand("_index_put_impl_")
+def index_put_impl_(
+    self: Tensor, indices: Any, values: Tensor, accumulate: bool = False, unsafe: bool = False
+) -> Tensor:
+    """What index's gradient is made of."""
+    where = _masks_or_positions(indices, values)
+    table_kernel("_index_put_impl_")(self, where, values, accumulate, unsafe)
+    return self
+
+
 def _positions(indices: Any) -> list[Tensor | None]:
     """Index tensors with masks replaced by the positions where they are true, whose number
     depends on the data."""

@@ -52,6 +52,16 @@ def register(library: torch.library.Library) -> None:
             library.impl(short, form, "Meta")
 
 
+@forms("histc")
+def histc(self: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
+    """Whole numbers too, as on CUDA: models count with it how many tokens an expert gets."""
+    torch._check(not (self.is_complex() or self.dtype is torch.bool),
+                 lambda: f"\"histogram\" not implemented for '{self.dtype}'")  # fmt: skip
+    torch._check(bins > 0, lambda: f"histc(): bins must be > 0, but got {bins}")
+    torch._check(max >= min, lambda: "histc(): max must be larger than min")
+    return self.new_empty(bins)
+
+
 @forms("_grouped_mm")
 def grouped_mm(
     self: Tensor, mat2: Tensor, offs: Tensor | None = None, bias: Tensor | None = None,

@@ -51,6 +51,7 @@ def _load() -> None:
         meta_kernels,
         meta_linear_algebra,  # noqa: F401 - registers its forms
         public_names,
+        random_kernels,  # noqa: F401 - the same
         storages,
         whole_ops,
     )

@@ -36,6 +36,8 @@ def call(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     """Run (or record) one op."""
     recorder = active.recorder
     start = _clock() if recorder is not None else 0
+    if signature.check is not None:
+        signature.check(*args, **kwargs)
     bound = bind(signature, args, kwargs)
     plan = signature.plans.get(bound.key)
     if plan is None:

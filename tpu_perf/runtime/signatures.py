@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +44,11 @@ class Signature:
     is_out: bool
     lowering: Lowering | None
     plans: dict[Any, CallPlan] = field(default_factory=dict)
+    check: Callable[..., None] | None = field(init=False)
     number: int = field(init=False)  # stands for `display` in recorded events
 
     def __post_init__(self) -> None:
+        self.check = None if self.lowering is None else self.lowering.check
         self.number = name_number(self.display)
 
     @property

@@ -133,6 +133,13 @@ def round_decimals(call: Call, self: jax.Array, *, decimals: int) -> jax.Array:
     return jnp.round(x * scale) / scale if decimals > 0 else jnp.round(x / scale) * scale
 
 
+@lowers("frexp.Tensor")
+def frexp(call: Call, self: jax.Array) -> tuple[jax.Array, jax.Array]:
+    fraction, exponent = jnp.frexp(wide(self))
+    # Infinities and NaN have no exponent; the C library says 0, as for zero.
+    return fraction, jnp.where(jnp.isfinite(self), exponent, 0)
+
+
 @lowers("frac")
 def frac(call: Call, self: jax.Array) -> jax.Array:
     return self - jnp.trunc(self)
@@ -143,7 +150,7 @@ def neg(call: Call, self: jax.Array) -> jax.Array:
     return jnp.negative(self)
 
 
-@lowers("_conj_physical", "_conj")
+@lowers("_conj_physical", "_conj", "conj_physical")
 def conj_physical(call: Call, self: jax.Array) -> jax.Array:
     return jnp.conj(self)
 

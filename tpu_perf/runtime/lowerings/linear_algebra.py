@@ -151,6 +151,8 @@ def lu_solve(
 def cdist_backward(
     call: Call, grad: jax.Array, x1: jax.Array, x2: jax.Array, p: float, cdist: jax.Array
 ) -> jax.Array:
+    if 0 in (*x1.shape, *x2.shape):
+        return jnp.zeros(call.shape, x1.dtype)
     slope = _distance_slope(x1[..., :, None, :] - x2[..., None, :, :], p, cdist[..., None])
     return jnp.sum(slope * grad[..., None], axis=-2)
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from tpu_perf.runtime.lowerings import random_checks
 from tpu_perf.runtime.lowerings.precision import (
     cast,
     compute_dtype,
@@ -51,7 +52,7 @@ def bernoulli(call: Call, self: jax.Array) -> jax.Array:
     return _unit(call, self.shape, compute_dtype(self.dtype)) < wide(self)
 
 
-@lowers("bernoulli.p", random=True)
+@lowers("bernoulli.p", random=True, check=random_checks.bernoulli)
 def bernoulli_p(call: Call, self: jax.Array, p: Operand = 0.5) -> jax.Array:
     return _unit(call, self.shape, jnp.float32) < cast(p, jnp.float32)
 
@@ -61,7 +62,7 @@ def bernoulli_tensor(call: Call, self: jax.Array, p: jax.Array) -> jax.Array:
     return _unit(call, self.shape, jnp.float32) < p.astype(jnp.float32)
 
 
-@lowers("uniform", random=True)
+@lowers("uniform", random=True, check=random_checks.uniform)
 def uniform(call: Call, self: jax.Array, low: Operand = 0.0, high: Operand = 1.0) -> jax.Array:
     unit = _unit(call, self.shape, self.dtype)
     low, high = cast(low, self.dtype), cast(high, self.dtype)
@@ -75,19 +76,25 @@ def _gauss(call: Call, shape: Sequence[int], dtype: Any) -> jax.Array:
     return jax.random.normal(call.random_key(), tuple(shape), dtype)
 
 
-@lowers("normal_functional", "normal_", random=True)
+@lowers("normal_functional", "normal_", random=True, check=random_checks.normal)
 def normal(call: Call, self: jax.Array, mean: Operand = 0.0, std: Operand = 1.0) -> jax.Array:
     draw = _gauss(call, self.shape, self.dtype)
     return draw * cast(std, draw.dtype) + cast(mean, draw.dtype)
 
 
-@lowers("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", random=True)
+@lowers(
+    "normal.Tensor_float",
+    "normal.float_Tensor",
+    "normal.Tensor_Tensor",
+    random=True,
+    check=random_checks.normal_of,
+)
 def normal_tensors(call: Call, mean: Operand, std: Operand = 1.0) -> jax.Array:
     draw = _gauss(call, call.shape, call.dtype)
     return draw * cast(std, draw.dtype) + cast(mean, draw.dtype)
 
 
-@lowers("normal.float_float", random=True)
+@lowers("normal.float_float", random=True, check=random_checks.normal_of)
 def normal_floats(
     call: Call, mean: Operand, std: Operand, size: Sequence[int], **options: Any
 ) -> jax.Array:
@@ -158,24 +165,24 @@ def randperm(call: Call, n: int, **options: Any) -> jax.Array:
     return jax.random.permutation(call.random_key(), jnp.arange(n, dtype=jnp.int64))
 
 
-@lowers("exponential", random=True)
+@lowers("exponential", random=True, check=random_checks.exponential)
 def exponential(call: Call, self: jax.Array, lambd: Operand = 1.0) -> jax.Array:
     dtype = compute_dtype(self.dtype)
     return jax.random.exponential(call.random_key(), self.shape, dtype) / cast(lambd, dtype)
 
 
-@lowers("log_normal", random=True)
+@lowers("log_normal", random=True, check=random_checks.log_normal)
 def log_normal(call: Call, self: jax.Array, mean: Operand = 1.0, std: Operand = 2.0) -> jax.Array:
     return jnp.exp(normal(call, self, mean, std))
 
 
-@lowers("geometric", random=True)
+@lowers("geometric", random=True, check=random_checks.geometric)
 def geometric(call: Call, self: jax.Array, p: Operand) -> jax.Array:
     unit = 1 - _unit(call, self.shape, jnp.float32)
     return jnp.maximum(jnp.ceil(jnp.log(unit) / jnp.log1p(-cast(p, jnp.float32))), 1)
 
 
-@lowers("cauchy", random=True)
+@lowers("cauchy", random=True, check=random_checks.cauchy)
 def cauchy(call: Call, self: jax.Array, median: Operand = 0.0, sigma: Operand = 1.0) -> jax.Array:
     dtype = compute_dtype(self.dtype)
     draw = jax.random.cauchy(call.random_key(), self.shape, dtype)

@@ -103,6 +103,9 @@ class Lowering:
     #: the argument that holds it, or "*" where `indices` is a list with one entry a dim (None: all
     #: of it). An argument called `ignore_index` names a value that is no index.
     index_check: str | None
+    #: Called with the arguments of every eager call, before it runs: raises what torch's kernels
+    #: raise for values that its meta kernels accept.
+    check: Callable[..., None] | None = None
 
 
 TABLE: dict[str, Lowering] = {}
@@ -123,6 +126,7 @@ def lowers(
     random: bool = False,
     mutates: tuple[int, ...] = (),
     index_check: str | None = None,
+    check: Callable[..., None] | None = None,
 ) -> Callable[[F], F]:
     """Register a function as the lowering of aten overloads such as "add.Tensor"."""
 
@@ -131,7 +135,9 @@ def lowers(
             name = op if "." in op else f"{op}.default"
             if name in TABLE:
                 raise ValueError(f"lowering of {name} is registered twice")
-            TABLE[name] = Lowering(name, function, static_numbers, random, mutates, index_check)
+            TABLE[name] = Lowering(
+                name, function, static_numbers, random, mutates, index_check, check
+            )
         return function
 
     return register

@@ -26,6 +26,8 @@ class Mover:
             return self._tensor(value)
         if isinstance(value, torch.device) and value.type == "cpu":
             return torch.device(self.device)
+        if isinstance(value, str) and value == "cpu":
+            return self.device
         return value
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,8 @@ UNINITIALISED = frozenset({
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
     "resize_", "resize_as_",
 })  # fmt: skip
+#: Torch wants tensors among the arguments of these on the CPU, whatever the input's device.
+ARGUMENTS_ON_HOST = frozenset({"tensor_split"})
 
 
 @functools.cache
@@ -43,13 +45,17 @@ class Sample:
     differentiated: Callable[[Any], Any]
     broadcasts_input: bool
     is_factory: bool
+    arguments_on_host: bool
     summary: str
 
     def on_cpu(self) -> Call:
         return Call(*Mover("cpu").move((self.input, self.args, self.kwargs)))
 
     def on_device(self) -> Call:
-        value, args, kwargs = Mover().move((self.input, self.args, self.kwargs))
+        if self.arguments_on_host:
+            value, args, kwargs = Mover().move(self.input), self.args, self.kwargs
+        else:
+            value, args, kwargs = Mover().move((self.input, self.args, self.kwargs))
         return Call(value, args, moved_keywords(kwargs, self.is_factory))
 
 
@@ -77,7 +83,7 @@ def sample_of(op: Any, given: Any) -> Sample:
         given.input, tuple(given.args), dict(given.kwargs),
         getattr(given, "output_process_fn_grad", None) or (lambda x: x),
         bool(getattr(given, "broadcasts_input", False)),
-        bool(op.is_factory_function), given.summary(),
+        bool(op.is_factory_function), op.name in ARGUMENTS_ON_HOST, given.summary(),
     )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def test_moved_tensors_keep_strides_offsets_and_shared_storage() -> None:
 
 
 def test_a_wrong_distribution_and_a_forgotten_seed_are_seen() -> None:
-    sample = Sample(torch.zeros(50), (), {}, lambda x: x, False, False, "")
+    sample = Sample(torch.zeros(50), (), {}, lambda x: x, False, False, False, "")
 
     class Op:
         name = "randn_like"

@@ -39,7 +39,8 @@ def _same_dtype(name: str, out: Tensor, dtype: torch.dtype) -> None:
 def nonzero(self: Tensor) -> Tensor:
     count = int(aten.count_nonzero(self).item())
     made: Tensor = aten.nonzero_static(self, size=count)
-    return made
+    # Column by column, as torch stores it.
+    return made.t().contiguous().t()
 
 
 @by_hand("nonzero.out")

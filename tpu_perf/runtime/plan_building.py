@@ -178,7 +178,8 @@ def _meta_arguments(signature: Signature, bound: Bound) -> _Metas:
 
 
 def _run_meta(signature: Signature, metas: _Metas) -> Any:
-    if not signature.op._schema.returns and signature.lowering is not None:
+    silent = not signature.op._schema.returns and signature.lowering is not None
+    if silent and not signature.is_out:
         return None  # works in place on what it is given: nothing to learn from a meta kernel
     outs = [a.name for a in signature.arguments if a.is_out]
     check = CHECKS.get(signature.functional)
@@ -186,6 +187,8 @@ def _run_meta(signature: Signature, metas: _Metas) -> Any:
         check(*metas.args, **{k: v for k, v in metas.kwargs.items() if k not in outs})
     with torch._C._DisableAutocast(), torch.no_grad(), layouts_as_on_cpu():
         form = FORMS.get(signature.functional)
+        if silent and form is None:
+            form = overload(signature.functional)
         try:
             if form is None:
                 return signature.op(*metas.args, **metas.kwargs)
@@ -210,7 +213,10 @@ def _meta_from_functional(signature: Signature, metas: _Metas, form: Callable[..
     options = {k: v for k, v in metas.kwargs.items() if k not in outs}
     made = form(*metas.args, **options)
     results = list(made) if isinstance(made, (tuple, list)) else [made]
-    given = [metas.kwargs[name] for name in outs]
+    given: list[torch.Tensor] = []
+    for name in outs:
+        out = metas.kwargs[name]
+        given += out if isinstance(out, (list, tuple)) else [out]
     for result, out in zip(results, given, strict=True):
         if not torch.can_cast(result.dtype, out.dtype):
             raise RuntimeError(
@@ -219,6 +225,8 @@ def _meta_from_functional(signature: Signature, metas: _Metas, form: Callable[..
             )
         if result.shape != out.shape:
             out.resize_(result.shape)
+    if not signature.op._schema.returns:
+        return None
     return tuple(given) if len(given) > 1 else given[0]
 
 
@@ -430,7 +438,8 @@ def _compute(
         for i, result in zip(written, results[len(fresh) :], strict=True):
             view = views[i]
             value = as_array(result, numpy_dtype(view.dtype))
-            value = jnp.broadcast_to(value, view.size)
+            value = (value.reshape if value.size == math.prod(view.size) else
+                     functools.partial(jnp.broadcast_to, value))(view.size)  # fmt: skip
             bases[slot_of[i]] = view.write(bases[slot_of[i]], value)
         return made + [bases[slot] for slot in mutated]
 

@@ -35,6 +35,8 @@ def is_random(op: Any, sample: Sample) -> bool:
         return bool(sample.kwargs.get("training", False))
     if op.name.startswith("nn.functional.") and "dropout" in op.name:
         return bool(sample.kwargs.get("training", True))
+    if op.name == "nn.functional.multi_head_attention_forward":
+        return bool(sample.kwargs.get("training", True) and sample.args[9])
     if "dropout_p" in sample.kwargs:
         return bool(sample.kwargs["dropout_p"])
     return op.name in _RANDOM

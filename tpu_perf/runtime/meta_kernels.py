@@ -254,3 +254,13 @@ def max_unpool2d(self: Tensor, *args: Any) -> Tensor:
     turned = made.dim() == 4 and self.is_contiguous(memory_format=torch.channels_last)
     turned = turned and not self.is_contiguous()
     return made.contiguous(memory_format=torch.channels_last) if turned else made
+
+
+@forms("_scaled_dot_product_fused_attention_overrideable_backward")
+def attention_backward(*args: Any, **options: Any) -> tuple[Tensor | None, ...]:
+    """Gradients lie as (batch, length, heads, width), as the CPU's do: models that transposed
+    heads to the front transpose them back."""
+    op = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
+    *made, bias = op(*args, **options)
+    turned = (g if g is None else g.transpose(1, 2).contiguous().transpose(1, 2) for g in made)
+    return (*turned, bias)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from tpu_perf.runtime.lowerings.losses import MEAN, NONE
-from tpu_perf.runtime.lowerings.precision import cast, wide
+from tpu_perf.runtime.lowerings.precision import at_least_1d, cast, wide
 from tpu_perf.runtime.lowerings.registry import Call, Operand, lowers
 
 Maybe = jax.Array | None
@@ -30,7 +31,8 @@ def _pull(loss: Callable[..., jax.Array], x: jax.Array, grad: jax.Array) -> jax.
 def _multi_margin(
     x: jax.Array, target: jax.Array, p: Operand, margin: Operand, weight: Maybe, reduction: int
 ) -> jax.Array:
-    rows = x.reshape(-1, x.shape[-1])
+    lead = x.shape[:-1]
+    rows = at_least_1d(x).reshape(math.prod(lead), -1)
     index = target.reshape(-1).astype(jnp.int32)
     picked = jnp.take_along_axis(rows, index[:, None], axis=-1, mode="clip")
     gap = cast(margin, x.dtype) - picked + rows
@@ -40,7 +42,7 @@ def _multi_margin(
         loss = loss * cast(weight, x.dtype)[index][:, None]
     own = index[:, None] == jnp.arange(rows.shape[1], dtype=jnp.int32)
     each = jnp.sum(jnp.where(own, 0, loss), axis=-1) / rows.shape[1]
-    return _reduced(each.reshape(x.shape[:-1]), reduction)
+    return _reduced(each.reshape(lead), reduction)
 
 
 @lowers("multi_margin_loss", index_check="target:-1:self")
@@ -77,7 +79,8 @@ def _multilabel_margin(
     x: jax.Array, target: jax.Array, reduction: int
 ) -> tuple[jax.Array, jax.Array]:
     """The loss, and which classes are among each row's targets (those before its first -1)."""
-    rows = x.reshape(-1, x.shape[-1])
+    lead = x.shape[:-1]
+    rows = at_least_1d(x).reshape(math.prod(lead), -1)
     labels = target.reshape(rows.shape).astype(jnp.int32)
     given = jnp.cumsum(labels < 0, axis=-1) == 0
     classes = jnp.arange(rows.shape[1], dtype=jnp.int32)
@@ -86,7 +89,7 @@ def _multilabel_margin(
     gap = 1 - picked[:, :, None] + rows[:, None, :]
     counts = given[:, :, None] & ~wanted[:, None, :] & (gap > 0)
     each = jnp.sum(jnp.where(counts, gap, 0), axis=(1, 2)) / rows.shape[1]
-    return _reduced(each.reshape(x.shape[:-1]), reduction), wanted.reshape(x.shape)
+    return _reduced(each.reshape(lead), reduction), wanted.reshape(x.shape)
 
 
 @lowers("multilabel_margin_loss_forward")

@@ -8,7 +8,12 @@ from typing import Any
 import torch
 
 from tpu_perf.runtime.forward_derivatives import carrying_tangents
-from tpu_perf.runtime.torch_private import WHOLE_AUTOGRAD_KEYS, dispatch_modes, redispatch_linear
+from tpu_perf.runtime.torch_private import (
+    WHOLE_AUTOGRAD_KEYS,
+    dispatch_modes,
+    fused_attention_allowed,
+    redispatch_linear,
+)
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -22,10 +27,11 @@ def scaled_dot_product_attention(
 
     Registered above autograd, because torch asks only C++ backends which kernel they prefer.
     """
-    grouped = query.shape[-3] == key.shape[-3] or enable_gqa
     if (
         query.dim() == key.dim() == value.dim() == 4
-        and grouped
+        and query.shape[0] == key.shape[0] == value.shape[0]
+        and (enable_gqa or query.shape[1] == key.shape[1] == value.shape[1])
+        and any(allowed() for allowed in fused_attention_allowed)
         and query.is_floating_point()
         and not (attn_mask is not None and attn_mask.requires_grad)
         and not carrying_tangents()

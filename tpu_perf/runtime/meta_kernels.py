@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from tpu_perf.runtime.signatures import overload
 
@@ -264,3 +265,33 @@ def attention_backward(*args: Any, **options: Any) -> tuple[Tensor | None, ...]:
     *made, bias = op(*args, **options)
     turned = (g if g is None else g.transpose(1, 2).contiguous().transpose(1, 2) for g in made)
     return (*turned, bias)
+
+
+def _channels_last(*tensors: Tensor) -> torch.memory_format | None:
+    """The channels-last format, where one of the tensors has it: convolutions keep it."""
+    for tensor in tensors:
+        found = suggest_memory_format(tensor)
+        if found in (torch.channels_last, torch.channels_last_3d):
+            return found
+    return None
+
+
+@forms("convolution", "convolution_overrideable")
+def convolution(input: Tensor, weight: Tensor, *args: Any, **options: Any) -> Tensor:
+    made: Tensor = torch.ops.aten.convolution(input, weight, *args, **options)
+    kept = _channels_last(input, weight)
+    return made if kept is None else torch.empty_like(made, memory_format=kept)
+
+
+@forms("convolution_backward")
+def convolution_backward(
+    grad_output: Tensor, input: Tensor, weight: Tensor, *args: Any, **options: Any
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    gradients = torch.ops.aten.convolution_backward(grad_output, input, weight, *args, **options)
+    kept = _channels_last(input, weight)
+    if kept is None:
+        return gradients  # type: ignore[no-any-return]
+    of_input, of_weight = (
+        None if g is None else torch.empty_like(g, memory_format=kept) for g in gradients[:2]
+    )
+    return of_input, of_weight, gradients[2]

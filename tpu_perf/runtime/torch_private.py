@@ -38,6 +38,13 @@ redispatch_linear = torch.ops.aten.linear.default.redispatch
 #: How many TorchDispatchModes are in force on this thread.
 dispatch_modes = torch._C._len_torch_dispatch_stack
 
+#: Whether torch.nn.attention.sdpa_kernel leaves any kernel but the composition of ops.
+fused_attention_allowed: tuple[Callable[[], bool], ...] = (
+    torch._C._get_flash_sdp_enabled,
+    torch._C._get_mem_efficient_sdp_enabled,
+    torch._C._get_overrideable_sdp_enabled,
+)
+
 _set_storage = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
 
 #: storage_offset() is typed as int or SymInt; device tensors have no symbols.

@@ -16,7 +16,8 @@ LOW_PRECISION = (
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d.input",
     "conv_transpose3d.input", "convolution", "_convolution", "chain_matmul", "linalg_multi_dot",
     "scaled_dot_product_attention", "prelu", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell",
-    "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
+    "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell", "_convolution.deprecated",
+    "conv_tbc", "linalg_vecdot", "_scaled_dot_product_flash_attention",
 )  # fmt: skip
 FLOAT32 = (
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p",
@@ -28,7 +29,12 @@ FLOAT32 = (
     "nll_loss2d", "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss",
     "mse_loss", "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss",
     "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist",
-    "cdist", "renorm", "logsumexp", "cross_entropy_loss", "rms_norm",
+    "cdist", "renorm", "logsumexp", "rms_norm",
+    "linalg_vector_norm", "linalg_matrix_norm", "linalg_matrix_norm.str_ord", "frobenius_norm.dim",
+    "nuclear_norm.dim", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+    "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d",
+    "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
+    "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
 )  # fmt: skip
 #: Ops with a dtype argument: asked for float32 results when the caller names no dtype.
 FLOAT32_BY_DTYPE = (
@@ -37,7 +43,7 @@ FLOAT32_BY_DTYPE = (
 )  # fmt: skip
 WIDEST = (
     "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler",
-    "index_put", "tensordot", "scatter_add", "cat", "stack", "index_copy",
+    "index_put", "tensordot", "scatter_add",
 )  # fmt: skip
 
 
@@ -109,6 +115,15 @@ def _to_widest(op: Any) -> Callable[..., Any]:
     return kernel
 
 
+def _unsafe(*_: Any, **__: Any) -> Any:
+    raise RuntimeError(
+        "binary_cross_entropy and BCELoss are unsafe to autocast: the logarithm of a rounded "
+        "probability loses the small ones. Use binary_cross_entropy_with_logits or "
+        "BCEWithLogitsLoss on what goes into the sigmoid, or leave autocast for this call with "
+        "torch.autocast('tpu', enabled=False)"
+    )
+
+
 def register_autocast() -> list[torch.library.Library]:
     """Register the lists; ops outside them run in the dtype of their inputs."""
     through = torch.library.Library("_", "IMPL")
@@ -127,4 +142,5 @@ def register_autocast() -> list[torch.library.Library]:
             op = getattr(packet, overload or "default", None) if packet is not None else None
             if op is not None:
                 library.impl(name, make(op), "AutocastPrivateUse1")
+    library.impl("binary_cross_entropy", _unsafe, "AutocastPrivateUse1")
     return [through, library]

@@ -71,22 +71,3 @@ def test_search(right: bool) -> None:
 def test_histogram() -> None:
     check("histc", sample(50), 7, -2, 2)
     check("histc", sample(50), 7)
-
-
-def test_whole_numbers_are_counted_too() -> None:
-    """As on CUDA; the CPU's histc takes floating-point numbers only."""
-    experts = torch.randint(0, 7, (50,))
-    counts = torch.histc(experts.int().to("tpu"), bins=7, min=0, max=6)
-    assert counts.dtype == torch.int32
-    assert counts.tolist() == torch.bincount(experts, minlength=7).tolist()
-
-
-def test_index_tensors_may_lie_on_the_host() -> None:
-    values = torch.randn(5, 3)
-    rows = torch.tensor([0, 2, 2])
-    on_device = values.to("tpu").requires_grad_()
-    on_device[rows].sum().backward()
-    assert on_device.grad is not None
-    assert on_device.grad.cpu()[:, 0].tolist() == [1.0, 0.0, 2.0, 0.0, 0.0]
-    written = torch.index_put(on_device.detach(), (rows,), torch.tensor(4.0, device="tpu"))
-    assert torch.equal(written.cpu(), torch.index_put(values, (rows,), torch.tensor(4.0)))

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from tests.conformance import random_ops
 from tests.conformance.agreement import Disagreement, agree, widened
+from tests.conformance.alignment import aligned
 from tests.conformance.cells import Cell, Result
 from tests.conformance.samples import (
     UNINITIALISED,
@@ -118,6 +119,7 @@ def _forward(op: Any, given: Iterator[Sample], cell: Cell) -> Iterator[Attempt]:
         def attempt(sample: Sample = sample, host: Call = host, want: Any = want) -> None:
             device = sample.on_device()
             got = device.of(_in_mode(op, cell.mode))
+            got = aligned(op.name, got, want)
             agree(got, want, lambda: _exactly(op, sample), op.name not in UNINITIALISED)
             _same_inputs(device, host)
 
@@ -204,6 +206,7 @@ def _out(op: Any, dtype: torch.dtype, choice: Choice) -> Iterator[Attempt]:
                 given = _out_tensors(plain, form, "tpu")
                 got = sample.on_device().of(lambda *a, **k: op(*a, **k, out=given))
                 values = op.name not in UNINITIALISED
+                got, given = aligned(op.name, got, want), aligned(op.name, given, host_out)
                 agree(got, want, lambda: _exactly(op, sample), values)
                 agree(given, host_out, lambda: _exactly(op, sample), values)
 

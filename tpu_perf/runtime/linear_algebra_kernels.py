@@ -55,5 +55,7 @@ def lstsq_out(
     for out, made in zip(outs, lstsq(self, b, rcond, driver=driver), strict=True):
         if out.shape != made.shape:
             out.resize_(made.shape)
+            if out is solution and made.dim() > 1:
+                out.as_strided_(made.shape, column_major(made.shape))
         out.copy_(made)
     return outs

@@ -238,23 +238,33 @@ def _functional_result(signature: Signature, metas: _Metas) -> Any:
     return functional(*metas.args, **{k: v for k, v in metas.kwargs.items() if k not in outs})
 
 
+#: Ops that leave what they resize stored by columns without being structured.
+_BY_COLUMNS = frozenset({
+    "ormqr.default", "cholesky_inverse.default", "geqrf.default", "linalg_eig.default",
+    "linalg_householder_product.default",
+})  # fmt: skip
+
+
 def _forms(
     signature: Signature, metas: _Metas, wanted: list[torch.Tensor], resized: list[int]
 ) -> list[tuple[int, Form]]:
-    """Shapes and strides for the tensors to resize: those of the op without out=, because torch's
-    wrapper of Python meta kernels resizes to contiguous tensors whatever the result is."""
+    """Shapes and strides for the tensors to resize. Structured ops give out= tensors the strides
+    of their results, as few others do; torch's wrapper of Python meta kernels never does."""
     forms = {i: (tuple(wanted[i].shape), tuple(wanted[i].stride())) for i in resized}
     outs = [i for i, m in enumerate(metas.tensors)
             if any(m is v for v in metas.kwargs.values())]  # fmt: skip
-    if signature.is_out and set(resized) <= set(outs):
-        try:
-            with torch._C._DisableAutocast(), torch.no_grad(), layouts_as_on_cpu():
-                made = torch.utils._pytree.tree_leaves(_functional_result(signature, metas))
-        except (RuntimeError, AttributeError):  # no functional form that torch can run so
-            made = []
+    structured = torch._C._dispatch_has_kernel_for_dispatch_key(
+        f"aten::{signature.functional.removesuffix('.default')}",
+        "CompositeExplicitAutogradNonFunctional",
+    )
+    if signature.is_out and (structured or signature.functional in _BY_COLUMNS):
+        with torch._C._DisableAutocast(), torch.no_grad(), layouts_as_on_cpu():
+            made = torch.utils._pytree.tree_leaves(_functional_result(signature, metas))
         for i, result in zip(outs, made, strict=False):
             if i in forms and tuple(result.shape) == forms[i][0]:
                 forms[i] = (forms[i][0], tuple(result.stride()))
+    elif signature.is_out:
+        forms = {i: (shape, contiguous_strides(shape)) for i, (shape, _) in forms.items()}
     return list(forms.items())
 
 

@@ -1,0 +1,57 @@
+"""Singular vectors made comparable: torch leaves each pair of them open up to a common phase."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+#: Ops that return (U, S, V), and whether V comes as its adjoint.
+_ADJOINT = {"linalg.svd": True, "svd": False}
+
+
+def aligned(op_name: str, got: Any, want: Any) -> Any:
+    """The device's result with every pair of singular vectors turned to the CPU's phase, and the
+    vectors beyond the last singular value, of which only the space is determined, replaced by the
+    CPU's where they span the same space. Results of other ops are returned as they are.
+
+    A vector that is wrong stays wrong: both of a pair are turned by one number of size 1.
+    """
+    if op_name not in _ADJOINT or len(got) != 3 or any(
+        g.shape != w.shape for g, w in zip(got, want, strict=True)
+    ):  # fmt: skip
+        return got
+    adjoint = _ADJOINT[op_name]
+    u, s, v = (t.detach().cpu() for t in got)
+    want_u, want_v = want[0].detach(), want[2].detach()
+    if adjoint:
+        v, want_v = v.mH, want_v.mH
+    count = s.shape[-1]
+    if not u.numel() or not v.numel() or not count:
+        return got
+    overlap = (u[..., :count].conj() * want_u[..., :count]).sum(-2, keepdim=True)
+    turn = torch.sgn(overlap)
+    turn = torch.where(turn == 0, torch.ones_like(turn), turn)
+    u, v = _turned(u, want_u, turn, count), _turned(v, want_v, turn, count)
+    return type(want)(
+        [_like(u, got[0]), got[1], _like(v.mH if adjoint else v, got[2])]
+    )  # fmt: skip
+
+
+def _turned(
+    vectors: torch.Tensor, wanted: torch.Tensor, turn: torch.Tensor, count: int
+) -> torch.Tensor:
+    paired, beyond = vectors[..., :count] * turn, vectors[..., count:]
+    open_space = wanted[..., count:]
+    if beyond.shape[-1] and torch.allclose(
+        beyond @ beyond.mH, open_space @ open_space.mH, rtol=1e-4, atol=1e-4
+    ):
+        beyond = open_space
+    return torch.cat([paired, beyond], dim=-1)
+
+
+def _like(value: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return made.copy_(value)

@@ -28,6 +28,7 @@ from tpu_perf.runtime.modes import STATE, EagerMode
 from tpu_perf.runtime.plan_building import NotLowered, OutputNeedsResize, build_plan
 from tpu_perf.runtime.segment import current_segment
 from tpu_perf.runtime.signatures import Signature, functional_form, signature_of
+from tpu_perf.runtime.torch_private import dynamo_looking_away
 
 _clock = time.perf_counter_ns
 
@@ -42,7 +43,8 @@ def call(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     plan = signature.plans.get(bound.key)
     if plan is None:
         try:
-            plan = build_plan(signature, bound)
+            with dynamo_looking_away():
+                plan = build_plan(signature, bound)
         except OutputNeedsResize as resize:
             for position, (shape, stride) in resize.forms:
                 resized = bound.tensors[position].resize_(shape)

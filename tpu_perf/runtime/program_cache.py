@@ -25,6 +25,7 @@ from tpu_perf.runtime import jax_private
 from tpu_perf.runtime.cache_directory import CacheDirectory, CacheEntry
 from tpu_perf.runtime.failures import large_bytes, watched
 from tpu_perf.runtime.outstanding import OUTSTANDING
+from tpu_perf.runtime.torch_private import dynamo_looking_away
 
 Aval = tuple[tuple[int, ...], "np.dtype[Any]"]
 _clock = time.perf_counter_ns
@@ -130,7 +131,8 @@ class ProgramCache:
             known = self.by_key.get(key) if self.allowed else None
             if known is not None:
                 return known
-            program = self._make(key, name, kind, ops, identity, compute, in_avals, donated)
+            with dynamo_looking_away():
+                program = self._make(key, name, kind, ops, identity, compute, in_avals, donated)
             self.by_key[key] = program
             self.programs.append(program)
             return program

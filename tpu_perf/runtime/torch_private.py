@@ -212,3 +212,15 @@ def compiling_flag_set() -> Iterator[None]:
         yield
     finally:
         torch.compiler._is_compiling_flag = before
+
+
+@contextmanager
+def dynamo_looking_away() -> Iterator[None]:
+    """Inside, no Python function is looked at by Dynamo. It watches this thread after a graph
+    break, and would compile what makes our programs."""
+    set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
+    before = set_eval_frame(None)
+    try:
+        yield
+    finally:
+        set_eval_frame(before)

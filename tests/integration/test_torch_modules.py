@@ -31,7 +31,7 @@ def _both(
     for device in ("cpu", "tpu"):
         torch.manual_seed(0)
         module = build().to(device)
-        given = x.to(device).requires_grad_(x.is_floating_point() or x.is_complex())
+        given = x.detach().to(device).requires_grad_(x.is_floating_point() or x.is_complex())
         made = [t for t in torch.utils._pytree.tree_leaves(use(module, given))
                 if isinstance(t, torch.Tensor)]  # fmt: skip
         wanting = [t for t in made if t.requires_grad]

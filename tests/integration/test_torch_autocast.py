@@ -37,7 +37,7 @@ def _narrow(value: Any) -> Any:
     [
         ("torch_fp16", torch, LOW), ("torch_fp32", torch, torch.float32),
         ("nn_fp16", torch._C._nn, LOW), ("nn_fp32", torch._C._nn, torch.float32),
-        ("linalg_fp16", torch._C._linalg, LOW), ("methods_fp16", torch.Tensor, LOW),
+        ("linalg_fp16", vars(torch._C)["_linalg"], LOW), ("methods_fp16", torch.Tensor, LOW),
         ("methods_fp32", torch.Tensor, torch.float32),
         ("torch_need_autocast_promote", torch, torch.float32),
     ],
@@ -45,7 +45,7 @@ def _narrow(value: Any) -> Any:
 def test_results_have_the_dtype_they_have_on_cuda(
     examples: str, namespace: Any, result: torch.dtype
 ) -> None:
-    lists = AutocastTestLists(torch.device("tpu"))  # type: ignore[no-untyped-call]
+    lists = AutocastTestLists(torch.device("tpu"))
     tried = 0
     for name, args, *options in getattr(lists, examples):
         function = getattr(namespace, name, None)
@@ -79,14 +79,14 @@ def test_nesting_leaving_and_what_is_refused(mode: EagerMode) -> None:
 def test_custom_functions_choose_their_precision(mode: EagerMode) -> None:
     class InFloat32(torch.autograd.Function):
         @staticmethod
-        @torch.amp.custom_fwd(device_type="tpu", cast_inputs=torch.float32)
+        @torch.amp.custom_fwd(device_type="tpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]
         def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
             ctx.save_for_backward(x)
             return x @ x
 
         @staticmethod
-        @torch.amp.custom_bwd(device_type="tpu")
-        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        @torch.amp.custom_bwd(device_type="tpu")  # type: ignore[untyped-decorator]
+        def backward(ctx: Any, grad: torch.Tensor) -> Any:
             assert not torch.is_autocast_enabled("tpu")
             (x,) = ctx.saved_tensors
             return grad @ x.t() + x.t() @ grad
@@ -94,7 +94,8 @@ def test_custom_functions_choose_their_precision(mode: EagerMode) -> None:
     host = torch.randn(3, 3)
     x = host.to("tpu").requires_grad_()
     with torch.autocast("tpu", dtype=LOW):
-        y = InFloat32.apply(x)
+        apply: Any = InFloat32.apply
+        y = apply(x)
     assert y.dtype == torch.float32
     y.sum().backward()
     wanted = host.clone().requires_grad_()

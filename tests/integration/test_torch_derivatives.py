@@ -38,7 +38,7 @@ def _x(device: str, *shape: int) -> torch.Tensor:
 def test_transforms_of_functions(mode: EagerMode) -> None:
     def use(device: str) -> Any:
         x = _x(device)
-        out, pull = vjp(lambda x: x @ x.t(), x)
+        out, pull = vjp(lambda x: x @ x.t(), x)[:2]
         return (
             grad(lambda x: (x.sin() * x).sum())(x), out, pull(torch.ones_like(out)),
             jvp(lambda x: (x @ x.t()).softmax(-1), (x,), (x,)),
@@ -92,8 +92,8 @@ def test_forward_mode_through_modules_and_views(mode: EagerMode) -> None:
 
     x = _x("cpu", 1, 1, 3, 4)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        _, wanted = jvp(attend, (x,), (x,))
-    _, tangent = jvp(attend, (x.to("tpu"),), (x.to("tpu"),))
+        wanted = jvp(attend, (x,), (x,))[1]
+    tangent = jvp(attend, (x.to("tpu"),), (x.to("tpu"),))[1]
     torch.testing.assert_close(tangent.cpu(), wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -125,17 +125,21 @@ class _Tripled(torch.autograd.Function):
         return x.mul_(3)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> torch.Tensor:
         return grad_output * 3
+
+
+exp: Callable[..., Any] = _Exp.apply
+tripled_in_place: Callable[..., Any] = _Tripled.apply
 
 
 def test_custom_functions(mode: EagerMode) -> None:
     def use(device: str) -> Any:
         x = _x(device, 3).requires_grad_()
-        (first,) = torch.autograd.grad(_Exp.apply(x).sum(), x, create_graph=True)
+        (first,) = torch.autograd.grad(exp(x).sum(), x, create_graph=True)
         y = x * 1
-        tripled = _Tripled.apply(y)
+        tripled = tripled_in_place(y)
         assert tripled is y
         (once,) = torch.autograd.grad(tripled.square().sum(), x, create_graph=True)
         refused = ""
@@ -146,8 +150,8 @@ def test_custom_functions(mode: EagerMode) -> None:
         assert "once_differentiable" in refused
         return (
             first, torch.autograd.grad(first.sum(), x), tripled, once,
-            vmap(grad(lambda x: _Exp.apply(x).sum()))(_x(device)),
-            jvp(_Exp.apply, (x.detach(),), (x.detach(),)),
+            vmap(grad(lambda x: exp(x).sum()))(_x(device)),
+            jvp(exp, (x.detach(),), (x.detach(),)),
         )  # fmt: skip
 
     _both(use)
@@ -157,8 +161,12 @@ def test_hooks_of_tensors_modules_and_saved_values(mode: EagerMode) -> None:
     def use(device: str) -> Any:
         seen: list[Any] = []
         model = nn.Linear(3, 2).to(device)
+
+        def _note_input(module: nn.Module, into: Any, out: Any) -> None:
+            seen.append(into[0].sum())
+
         model.register_forward_pre_hook(lambda m, args: (args[0] * 2,))
-        model.register_full_backward_hook(lambda m, into, out: seen.append(into[0].sum()))
+        model.register_full_backward_hook(_note_input)
         x = _x(device, 4, 3).requires_grad_()
         x.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.sum()))
         y = model(x)
@@ -180,6 +188,7 @@ def test_checkpoints_repeat_their_dropout(mode: EagerMode, reentrant: bool) -> N
     y = checkpoint(lambda x: functional.dropout(x * 1, 0.5), x, use_reentrant=reentrant)
     functional.dropout(x, 0.5)  # draws in between, which the repetition must not see
     y.sum().backward()
+    assert x.grad is not None
     assert torch.equal(x.grad, y.detach())
 
 

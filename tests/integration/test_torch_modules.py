@@ -126,10 +126,12 @@ def test_attention_of_other_shapes_and_chosen_kernels(mode: EagerMode) -> None:
 
 def test_channels_last_is_kept_through_modules(mode: EagerMode) -> None:
     def planes() -> nn.Module:
-        return nn.Sequential(
+        layers: Any = nn.Sequential(
             nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(4, 4, 3, groups=2), nn.GroupNorm(2, 4), nn.ConvTranspose2d(4, 4, 2, 2),
-        ).to(memory_format=torch.channels_last)  # fmt: skip
+        )  # fmt: skip
+        made: nn.Module = layers.to(memory_format=torch.channels_last)
+        return made
 
     def each(module: Any, x: torch.Tensor) -> Any:
         made = []

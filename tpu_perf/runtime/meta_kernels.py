@@ -295,3 +295,15 @@ def convolution_backward(
         None if g is None else torch.empty_like(g, memory_format=kept) for g in gradients[:2]
     )
     return of_input, of_weight, gradients[2]
+
+
+@forms("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(
+    weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False,
+    mode: int = 0, *args: Any, **options: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Always with the bag of each index, which the gradient needs."""
+    op = torch.ops.aten._embedding_bag.default
+    out = op(weight, indices, offsets, scale_grad_by_freq, mode, *args, **options)[0]
+    best = indices.new_empty(out.shape if mode == 2 else (0,))
+    return out, indices.new_empty(indices.shape), indices.new_empty(offsets.shape), best

@@ -40,6 +40,7 @@ def to_host_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return np.array(tensor.numpy(), order="C", copy=True)
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def to_device(tensor: torch.Tensor) -> jax.Array:
     """Copy a CPU tensor's values to a new device array of its shape."""
     recorder = active.recorder

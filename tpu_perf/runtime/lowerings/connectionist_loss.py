@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from tpu_perf.runtime.lowerings.precision import cast, wide
@@ -98,6 +100,54 @@ def _loss(a: _Alignment, alpha: jax.Array) -> jax.Array:
     short = jnp.where(a.last > 0, short, -jnp.inf)
     loss = -_log_sum(whole, short)
     return jnp.where(a.steps == 0, jnp.where(a.last == 0, 0, jnp.inf), loss)
+
+
+def _rows(targets: jax.Array, lengths: Sequence[int]) -> jax.Array:
+    """Targets given in one piece as one row a batch element."""
+    if targets.ndim == 2:
+        return targets
+    longest = max(lengths, default=0)
+    starts = np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))])[: len(lengths)]
+    places = starts[:, None] + np.arange(longest)
+    return jnp.take(targets, jnp.asarray(places), mode="clip") if targets.size else jnp.zeros(
+        places.shape, targets.dtype
+    )  # fmt: skip
+
+
+@lowers("_ctc_loss")
+def ctc_loss_in_graph(
+    call: Call,
+    log_probs: jax.Array,
+    targets: jax.Array,
+    input_lengths: Sequence[int],
+    target_lengths: Sequence[int],
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    """Lengths are part of a graph, where they are not tensors."""
+    rows = _rows(targets, target_lengths)
+    steps, counts = (jnp.asarray(list(n), jnp.int32) for n in (input_lengths, target_lengths))
+    loss, alpha = ctc_loss(call, log_probs, rows, steps, counts, blank, zero_infinity)
+    return loss, alpha[..., : call.out[1].shape[-1]]
+
+
+@lowers("_ctc_loss_backward")
+def ctc_loss_backward_in_graph(
+    call: Call,
+    grad: jax.Array,
+    log_probs: jax.Array,
+    targets: jax.Array,
+    input_lengths: Sequence[int],
+    target_lengths: Sequence[int],
+    neg_log_likelihood: jax.Array,
+    log_alpha: jax.Array,
+    blank: int,
+    zero_infinity: bool = False,
+) -> jax.Array:
+    rows = _rows(targets, target_lengths)[:, : (log_alpha.shape[-1] - 1) // 2]
+    steps, counts = (jnp.asarray(list(n), jnp.int32) for n in (input_lengths, target_lengths))
+    return ctc_loss_backward(call, grad, log_probs, rows, steps, counts, neg_log_likelihood,
+                             log_alpha, blank, zero_infinity)  # fmt: skip
 
 
 @lowers("_ctc_loss.Tensor")

@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
 
 from tpu_perf.record.events import Tier
 from tpu_perf.recorder import active
@@ -138,7 +137,6 @@ class ProgramCache:
             self.programs.append(program)
             return program
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _make(
         self, key: str, name: str, kind: str, ops: int, identity: str,
         compute: Callable[..., Any], in_avals: Sequence[Aval], donated: Sequence[int],

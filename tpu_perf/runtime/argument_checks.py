@@ -161,3 +161,12 @@ def as_strided_scatter(
             f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset "
             f"{storage_offset or 0} are out of bounds for a storage of {room + 1} elements"
         )
+
+
+@refuses("cat")
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> None:
+    for position, tensor in enumerate(tensors):
+        if tensor.dim() == 0:
+            raise RuntimeError(
+                f"zero-dimensional tensor (at position {position}) cannot be concatenated"
+            )

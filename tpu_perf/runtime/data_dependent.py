@@ -276,7 +276,7 @@ def unique_dim(
     ordered = rows.index_select(0, order)
     starts, inverse, counts = _runs(_changes(ordered), True, True)
     made = ordered.index_select(0, starts).movedim(0, dim)
-    return made.contiguous(), _unsorted(inverse, order), counts
+    return made, _unsorted(inverse, order), counts
 
 
 @by_hand("unique_dim_consecutive")
@@ -289,4 +289,4 @@ def unique_dim_consecutive(
     rows = self.movedim(dim, 0)
     starts, inverse, counts = _runs(_changes(rows), True, True)
     made = rows.index_select(0, starts).movedim(0, dim)
-    return made.contiguous(), inverse, counts
+    return made, inverse, counts

@@ -115,6 +115,8 @@ def _read_slots(
     """Slots whose old arrays the program needs. Memory that is wholly overwritten is not read, so
     that filling a fresh tensor allocates nothing but the result."""
     overwrites = signature.functional in OVERWRITES or signature.is_out
+    if signature.is_out and signature.lowering is not None and signature.lowering.mutates:
+        written = written[-sum(a.is_out for a in signature.arguments) :]  # the rest is read too
     needed: dict[int, None] = {}
     for position, slot in enumerate(bound.slot_of):
         whole = position in written and overwrites and views[position].covers

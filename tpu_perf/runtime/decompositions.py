@@ -53,7 +53,7 @@ def decomposed_evaluator(
 
     Raises NotLowered if PyTorch has no decomposition that ends in ops of the table.
     """
-    from tpu_perf.runtime.plan_building import NotLowered
+    from tpu_perf.runtime.plan_metas import NotLowered
 
     op = overload(signature.functional) or signature.op
     drop_out = signature.is_out

@@ -25,7 +25,8 @@ from tpu_perf.runtime.execution import run_now
 from tpu_perf.runtime.forking import refuse_in_child
 from tpu_perf.runtime.lowerings.registry import TABLE
 from tpu_perf.runtime.modes import STATE, EagerMode
-from tpu_perf.runtime.plan_building import NotLowered, OutputNeedsResize, build_plan
+from tpu_perf.runtime.plan_building import OutputNeedsResize, build_plan
+from tpu_perf.runtime.plan_metas import NotLowered
 from tpu_perf.runtime.segment import current_segment
 from tpu_perf.runtime.signatures import Signature, functional_form, signature_of
 from tpu_perf.runtime.torch_private import dynamo_looking_away

@@ -170,3 +170,24 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> None:
             raise RuntimeError(
                 f"zero-dimensional tensor (at position {position}) cannot be concatenated"
             )
+
+
+@refuses("complex", "polar")
+def parts(real: Tensor, imag: Tensor) -> None:
+    if real.dtype is not imag.dtype:
+        names = {torch.float16: "Half", torch.float32: "Float", torch.float64: "Double"}
+        raise RuntimeError(
+            f"Expected object of scalar type {names.get(real.dtype, real.dtype)} but got scalar "
+            f"type {names.get(imag.dtype, imag.dtype)} for second argument"
+        )
+
+
+@refuses("convolution")
+def convolution(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], *options: Any,
+) -> None:  # fmt: skip
+    if any(n < 0 for n in padding):
+        raise RuntimeError("negative padding is not supported")
+    if any(n <= 0 for n in dilation):
+        raise RuntimeError("dilation should be greater than zero")

@@ -140,10 +140,10 @@ def _functional_result(signature: Signature, metas: Metas) -> Any:
     return functional(*metas.args, **{k: v for k, v in metas.kwargs.items() if k not in outs})
 
 
-#: Ops that leave what they resize stored by columns without being structured.
-_BY_COLUMNS = frozenset({
+#: Ops that give what they resize the strides of their results without being structured.
+_AS_RESULTS = frozenset({
     "ormqr.default", "cholesky_inverse.default", "geqrf.default", "linalg_eig.default",
-    "linalg_householder_product.default",
+    "linalg_householder_product.default", "conj_physical.default",
 })  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def forms(
         f"aten::{signature.functional.removesuffix('.default')}",
         "CompositeExplicitAutogradNonFunctional",
     )
-    if signature.is_out and (structured or signature.functional in _BY_COLUMNS):
+    if signature.is_out and (structured or signature.functional in _AS_RESULTS):
         with torch._C._DisableAutocast(), torch.no_grad(), layouts_as_on_cpu():
             made = torch.utils._pytree.tree_leaves(_functional_result(signature, metas))
         for i, result in zip(outs, made, strict=False):

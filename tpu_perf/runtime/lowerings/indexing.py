@@ -259,6 +259,12 @@ def _put_by_mask(
     return jnp.where(over, self + rows if accumulate else rows, self)
 
 
+def _add_at(base: jax.Array, where: tuple[Any, ...], values: jax.Array) -> jax.Array:
+    if base.dtype == jnp.bool_:  # XLA has no sum of bools; torch's is "any"
+        return _add_at(base.astype(jnp.int32), where, values) != 0
+    return base.at[where].add(values.astype(base.dtype), **_TRUST)
+
+
 @lowers("index_put", "_unsafe_index_put", "_index_put_impl", index_check="indices:*:self")
 def index_put(
     call: Call,
@@ -274,8 +280,7 @@ def index_put(
     where = _subscripts(self, indices)
     if not accumulate:
         return self.at[where].set(values.astype(self.dtype), **_TRUST)
-    base = wide(self)
-    return base.at[where].add(values.astype(base.dtype), **_TRUST)
+    return _add_at(wide(self), where, values)
 
 
 @lowers("index_add", index_check="index:dim:self")
@@ -294,7 +299,7 @@ def index_add(
         return base + jnp.sum(source)
     dim = wrap_dim(dim, self.ndim)
     where = (*[slice(None)] * dim, wrap_index(index.reshape(-1), self.shape[dim]))
-    return base.at[where].add(source, **_TRUST)
+    return _add_at(base, where, source)
 
 
 @lowers("index_copy", index_check="index:dim:self")

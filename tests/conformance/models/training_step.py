@@ -37,9 +37,11 @@ class Step:
 def run_step(model: Any, inputs: dict[str, Any], device: str, compiled: bool = False) -> Step:
     """Run the step of a model that is on `device` already; moves the inputs there."""
     moved = pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), inputs)
+    # Fused: one program of a model's own instead of some fourteen, each as long as the model.
     optimizer = torch.optim.AdamW(
-        [p for p in model.parameters() if p.requires_grad], lr=LEARNING_RATE, eps=EPSILON
-    )
+        [p for p in model.parameters() if p.requires_grad], lr=LEARNING_RATE, eps=EPSILON,
+        fused=True,
+    )  # fmt: skip
     call = torch.compile(model, backend="tpu") if compiled else model
     outputs = dict(named_outputs(call(**moved)))
     loss = loss_of(outputs)

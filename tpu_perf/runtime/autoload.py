@@ -11,7 +11,14 @@ from typing import Any
 
 import torch
 
-from tpu_perf.runtime import accelerator, dlpack, pinned_memory, safetensors_device, torch_private
+from tpu_perf.runtime import (
+    accelerate_device,
+    accelerator,
+    dlpack,
+    pinned_memory,
+    safetensors_device,
+    torch_private,
+)
 from tpu_perf.runtime.import_hooks import when_imported
 from tpu_perf.runtime.random_numbers import GENERATOR
 
@@ -118,6 +125,7 @@ def register() -> None:
         accelerator.install()
         dlpack.install()
         when_imported("safetensors", safetensors_device.teach)
+        when_imported("accelerate.utils.dataclasses", accelerate_device.teach)
         _registered = True
 
 

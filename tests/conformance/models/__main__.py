@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import json
 import os
@@ -40,6 +41,8 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
                         help="compile as users do, not as fast as possible")  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("runs/models"),
                         help="where models.json and models.md go")  # fmt: skip
+    parser.add_argument("--resume", action="store_true",
+                        help="keep what --out has already, add what is missing")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the document as JSON")
     return parser.parse_args(given)
 
@@ -58,24 +61,38 @@ def chosen(names: Sequence[str], patterns: Sequence[str] | None, sample: int | N
     return kept
 
 
+def stored_results(file: Path) -> list[ModelResult]:
+    """What an earlier run left in its results.jsonl; a line cut short at its end is not counted."""
+    found = []
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        with contextlib.suppress(json.JSONDecodeError):
+            found.append(ModelResult.from_json(json.loads(line)))
+    return found
+
+
 def main(given: Sequence[str] | None = None) -> int:
     options = _arguments(given)
     from tests.conformance.models.architectures import all_architectures
 
     names = chosen(list(all_architectures()), options.arch, options.sample, options.seed)
     modes = options.mode or MODES
-    work = [[ModelCell(name, mode) for mode in modes] for name in names]
-    results: list[ModelResult] = []
+    file = options.out / "results.jsonl"
+    results = stored_results(file) if options.resume else []
+    known = {r.cell for r in results}
+    cells = [[ModelCell(name, mode) for mode in modes] for name in names]
+    work = [left for row in cells if (left := [c for c in row if c not in known])]
+    wanted = len(results) + sum(map(len, work))
     log = Console(stderr=True)
     options.out.mkdir(parents=True, exist_ok=True)
-    with (options.out / "results.jsonl").open("w", encoding="utf-8") as stored:
+    with file.open("w", encoding="utf-8") as stored:
+        stored.writelines(json.dumps(r.as_json()) + "\n" for r in results)
 
         def report(result: ModelResult) -> None:
             results.append(result)
             stored.write(json.dumps(result.as_json()) + "\n")
             stored.flush()
             if len(results) % 20 == 0 or log.is_terminal:
-                log.print(f"{len(results)}/{len(names) * len(modes)} {result.cell.architecture}",
+                log.print(f"{len(results)}/{wanted} {result.cell.architecture}",
                           highlight=False)  # fmt: skip
 
         effort = pool.Effort(options.jobs, options.limit, None, options.optimized)

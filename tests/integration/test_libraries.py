@@ -40,9 +40,9 @@ def _save(model: Any, directory: Path) -> str:
     tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     fast: Any = PreTrainedTokenizerFast
-    fast(
-        tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]"
-    ).save_pretrained(directory)
+    fast(tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(
+        directory
+    )
     model.save_pretrained(directory)
     return str(directory)
 

@@ -54,3 +54,35 @@ def test_grouped_products_take_every_dtype_and_empty_groups() -> None:
         want = torch.stack([rows[x:y].sum(0) for x, y in zip(starts, ends, strict=True)])
         got = b.grad.cpu()
         torch.testing.assert_close(got, want[:, :, None].expand(3, 8, 4), rtol=1e-5, atol=1e-5)
+
+
+def test_query_heads_share_one_key_under_a_boolean_mask() -> None:
+    """Falcon's attention: heads broadcast, without enable_gqa."""
+    query, key, value = torch.randn(2, 4, 5, 8), torch.randn(2, 1, 5, 8), torch.randn(2, 1, 5, 8)
+    mask = torch.ones(5, 5, dtype=torch.bool).tril().expand(2, 1, 5, 5).clone()
+    mask[1, :, :, 3:] = False
+    attention = torch.nn.functional.scaled_dot_product_attention
+    want = attention(query, key, value, attn_mask=mask)
+    for call in (attention, torch.compile(attention, backend="tpu")):
+        got = call(query.to("tpu"), key.to("tpu"), value.to("tpu"), attn_mask=mask.to("tpu"))
+        torch.testing.assert_close(got.cpu(), want)
+
+
+def test_features_scattered_into_text_get_their_gradients() -> None:
+    """Multimodal models place images so; compiled, the gradient is an op of its own."""
+    text, features = torch.randn(3, 4), torch.randn(3, 4)
+    mask = torch.tensor([[True], [False], [True]])
+    weights = torch.arange(12.0).reshape(3, 4)
+
+    def gradients(device: str, compiled: bool) -> list[torch.Tensor]:
+        leaves = [t.detach().to(device).requires_grad_() for t in (text, features)]
+        scatter = torch.Tensor.masked_scatter
+        if compiled:
+            scatter = torch.compile(scatter, backend="tpu")
+        (scatter(leaves[0], mask.to(device), leaves[1]) * weights.to(device)).sum().backward()
+        return [leaf.grad.cpu() for leaf in leaves if leaf.grad is not None]
+
+    want = gradients("cpu", compiled=False)
+    assert want[1][2].abs().sum() == 0, "the last feature is not needed"
+    for compiled in (False, True):
+        assert all(map(torch.equal, gradients("tpu", compiled), want))

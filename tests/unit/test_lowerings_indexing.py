@@ -119,3 +119,4 @@ def test_flat_positions() -> None:
     mask = sample(3, 4, dtype=BOOL)
     check("masked_scatter", x, mask, sample(12, seed=1))
     check("masked_scatter", x, torch.zeros(3, 4, dtype=BOOL), sample(0))
+    check("masked_scatter_backward", x, mask, [4, 3])

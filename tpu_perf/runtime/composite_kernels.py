@@ -46,6 +46,11 @@ def scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale
         )[0]
         return result
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        # The composition adds the mask; torch, too, makes the summand before it.
+        allowed_keys = attn_mask
+        attn_mask = torch.zeros_like(allowed_keys, dtype=query.dtype)
+        attn_mask = attn_mask.masked_fill(allowed_keys.logical_not(), float("-inf"))
     composed: Tensor = aten._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale,
         enable_gqa=enable_gqa,

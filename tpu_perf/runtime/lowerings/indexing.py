@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -358,6 +359,19 @@ def masked_scatter(call: Call, self: jax.Array, mask: jax.Array, source: jax.Arr
     order = (jnp.cumsum(mask.reshape(-1).astype(jnp.int32)) - 1).reshape(shape)
     picked = take_rows(source.reshape(-1), jnp.maximum(order, 0))
     return jnp.where(mask, picked.astype(self.dtype), jnp.broadcast_to(self, shape))
+
+
+@lowers("masked_scatter_backward")
+def masked_scatter_backward(
+    call: Call, grad_output: jax.Array, mask: jax.Array, sizes: Sequence[int]
+) -> jax.Array:
+    """The gradient of the k-th element of the source is that of the k-th true element; of those
+    that were not needed it is zero."""
+    mask = jnp.broadcast_to(mask, grad_output.shape).reshape(-1)
+    size = math.prod(sizes)
+    order = jnp.where(mask, jnp.cumsum(mask.astype(jnp.int32)) - 1, size)
+    zeros = jnp.zeros(size, grad_output.dtype)
+    return zeros.at[order].set(grad_output.reshape(-1), mode="drop").reshape(tuple(sizes))
 
 
 @lowers("index_reduce", index_check="index:dim:self")

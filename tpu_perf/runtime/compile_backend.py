@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,9 +33,11 @@ from tpu_perf.runtime.decompositions import decompositions_for_compile
 from tpu_perf.runtime.dtypes import numpy_dtype
 from tpu_perf.runtime.forking import refuse_in_child
 from tpu_perf.runtime.graph import GraphEvaluator, missing_ops, random_draws
-from tpu_perf.runtime.plan_building import fresh_like, store_order
+from tpu_perf.runtime.import_hooks import when_imported
+from tpu_perf.runtime.plan_building import fresh_like, fresh_spread, store_order
 from tpu_perf.runtime.program_cache import CACHE, Program, user_line
-from tpu_perf.runtime.random_numbers import GENERATOR
+from tpu_perf.runtime.random_numbers import GENERATOR, TpuGenerator
+from tpu_perf.runtime.torch_private import graph_breaks_for_generators
 from tpu_perf.runtime.views import ViewPlan, view_plan
 
 _clock = time.perf_counter_ns
@@ -161,7 +164,26 @@ def _output(node: Any) -> tuple[Fresh, bool] | None:
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     if not isinstance(value, torch.Tensor):
         return None
-    return fresh_like(value), value.device.type == "cpu"
+    fresh = fresh_spread(value) if _is_spread(node) else fresh_like(value)
+    return fresh, value.device.type == "cpu"
+
+
+def _is_spread(node: torch.fx.Node) -> bool:
+    """Whether a value's elements are one along its dims of stride 0. What torch's fakes say of
+    other ops does not tell: some give a result the strides of an argument."""
+    value = node.meta["val"]
+    if not any(s == 0 and n > 1 for n, s in zip(value.shape, value.stride(), strict=True)):
+        return False
+    while isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
+        if node.target is torch.ops.aten.expand.default:
+            return True
+        node = node.args[0]  # type: ignore[assignment]
+    return node.target in _OF_GIVEN_STRIDES
+
+
+_OF_GIVEN_STRIDES = {
+    torch.ops.aten.empty_strided.default, torch.ops.aten.new_empty_strided.default,
+}  # fmt: skip
 
 
 def _graph_text(module: torch.fx.GraphModule, constants: dict[str, Any]) -> str:
@@ -208,11 +230,34 @@ def tpu_backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any], **_
     return compiled(module, example_inputs)
 
 
+class _NoInductor:
+    """What inductor would make the device's code with."""
+
+    supports_caching = False
+
+    def __init__(self, *_: Any) -> None:
+        self.create()
+
+    @staticmethod
+    def create(*_: Any) -> None:
+        raise NotImplementedError(
+            'torch.compile made a graph for device tpu with its backend "inductor", which has no '
+            'code for this device; use torch.compile(..., backend="tpu")'
+        )
+
+
+def _register_with_inductor(common: types.ModuleType) -> None:
+    common.register_backend_for_device("tpu", _NoInductor, _NoInductor)
+
+
 def register() -> None:
     """Make the backend known to Dynamo, and the device to its device-dependent code."""
     with contextlib.suppress(NotImplementedError):
         get_interface_for_device("tpu")  # torch registers its own on first look: ours comes after
     register_backend(tpu_backend, name="tpu")
+    graph_breaks_for_generators(TpuGenerator)
+    # Inductor has an entry for "tpu" that needs another package.
+    when_imported("torch._inductor.codegen.common", _register_with_inductor)
     tpu = torch.tpu  # type: ignore[attr-defined]
 
     class TpuInterface(DeviceInterface):

@@ -184,6 +184,14 @@ def fresh_like(meta: torch.Tensor) -> Fresh:
     return Fresh(spec, size, stride, False)
 
 
+def fresh_spread(meta: torch.Tensor) -> Fresh:
+    """A new output whose elements along broadcast dims lie in one place, as an expanded view."""
+    size, stride = tuple(meta.shape), tuple(meta.stride())
+    narrow = tuple(1 if s == 0 else n for n, s in zip(size, stride, strict=True))
+    spec = Spec.of(storage_order_shape(narrow, stride), meta.dtype)
+    return Fresh(spec, size, stride, False)
+
+
 Evaluate = Callable[[list[jax.Array], list[Number], Any, Any], list[jax.Array]]
 
 
@@ -300,12 +308,15 @@ def store_order(result: jax.Array, fresh: Fresh) -> jax.Array:
     if value.shape != fresh.size:
         value = jnp.broadcast_to(value, fresh.size) if value.size != math.prod(fresh.size) else (
             value.reshape(fresh.size))  # fmt: skip
-    if fresh.contiguous:
-        return value
+    if fresh.contiguous or 0 in fresh.size:
+        return value.reshape(fresh.spec.shape)
+    if 0 in fresh.stride:  # elements along these dims are one
+        value = value[tuple([slice(None, 1) if s == 0 else slice(None) for s in fresh.stride])]
+    size = value.shape
     if fresh.spec.numel != value.size:  # not dense
-        view = view_plan(fresh.spec, fresh.spec.dtype, fresh.size, fresh.stride, 0)
+        view = view_plan(fresh.spec, fresh.spec.dtype, size, fresh.stride, 0)
         return view.write(jnp.zeros(fresh.spec.shape, dtype), value)
-    order = sorted(range(len(fresh.size)), key=lambda i: (-fresh.stride[i], -fresh.size[i]))
+    order = sorted(range(len(size)), key=lambda i: (-fresh.stride[i], -size[i]))
     return value.transpose(order)
 
 

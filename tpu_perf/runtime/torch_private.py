@@ -7,9 +7,11 @@ attributes on UntypedStorage (kept alive with the storage by PyObject preservati
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -99,9 +101,45 @@ class _Hook(torch._C._acc.PrivateUse1Hooks):
         return True
 
 
+class _Lost(threading.local):
+    error: BaseException | None = None
+
+
+_lost = _Lost()
+#: Raises the error that C++ code on this thread is unwinding for, if any (as ctypes documents).
+_raise_pending = ctypes.pythonapi.PyErr_Occurred
+_raise_pending.restype = ctypes.c_void_p
+_PRIVATEUSE1 = torch._C._autograd.DeviceType.PrivateUse1
+
+
 class _Guard(torch._C._acc.DeviceGuard):
     def type_(self) -> Any:
-        return torch._C._autograd.DeviceType.PrivateUse1
+        # The autograd engine asks while it unwinds too, where a Python function that returns
+        # with an error pending would end the process. The error is then kept here, and the
+        # engine fails without one.
+        try:
+            _raise_pending()
+        except BaseException as error:
+            _lost.error = error
+        return _PRIVATEUSE1
+
+
+class _Engine(torch._C._ImperativeEngine):
+    """Torch's autograd engine; an error that the guard has kept is raised as what it was."""
+
+    def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().run_backward(*args, **kwargs)
+        except SystemError:
+            error, _lost.error = _lost.error, None
+            if error is None:
+                raise
+            raise error from None
+
+
+def keep_errors_of_backward() -> None:
+    """Let errors of ops on fake tensors leave a backward pass that is traced."""
+    torch.autograd.Variable._execution_engine = _Engine()
 
 
 def check_privateuse1_is_free() -> None:
@@ -224,3 +262,12 @@ def dynamo_looking_away() -> Iterator[None]:
         yield
     finally:
         set_eval_frame(before)
+
+
+def graph_breaks_for_generators(kind: type[torch.Generator]) -> None:
+    """Let Dynamo treat generators of this class as torch's own: what draws from one is left to
+    eager. A subclass of torch's would count as an opaque object, of which torch has no fake."""
+    from torch._library import opaque_object
+
+    known = opaque_object._OPAQUE_TYPES[torch._C.Generator]
+    opaque_object._OPAQUE_TYPES[kind] = replace(known, class_name=f"{kind.__name__} is not opaque")

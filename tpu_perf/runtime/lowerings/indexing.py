@@ -365,13 +365,14 @@ def masked_scatter(call: Call, self: jax.Array, mask: jax.Array, source: jax.Arr
 def masked_scatter_backward(
     call: Call, grad_output: jax.Array, mask: jax.Array, sizes: Sequence[int]
 ) -> jax.Array:
-    """The gradient of the k-th element of the source is that of the k-th true element; of those
-    that were not needed it is zero."""
-    mask = jnp.broadcast_to(mask, grad_output.shape).reshape(-1)
-    size = math.prod(sizes)
-    order = jnp.where(mask, jnp.cumsum(mask.astype(jnp.int32)) - 1, size)
-    zeros = jnp.zeros(size, grad_output.dtype)
-    return zeros.at[order].set(grad_output.reshape(-1), mode="drop").reshape(tuple(sizes))
+    """The gradient of the source: those of the true elements in order, then zeros."""
+    size = math.prod(call.shape)
+    if size == 0 or grad_output.size == 0:
+        return jnp.zeros(call.shape, grad_output.dtype)
+    chosen = jnp.broadcast_to(mask, grad_output.shape).reshape(-1)
+    order = jnp.where(chosen, jnp.cumsum(chosen.astype(jnp.int32)) - 1, size)
+    made = jnp.zeros(size, grad_output.dtype).at[order].set(grad_output.reshape(-1), mode="drop")
+    return made.reshape(call.shape)
 
 
 @lowers("index_reduce", index_check="index:dim:self")

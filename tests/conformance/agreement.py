@@ -33,11 +33,19 @@ class Disagreement(AssertionError):
     """The device's result is not the CPU's."""
 
 
-def agree(got: Any, want: Any, exact: Exact | None = None, values: bool = True) -> None:
+class StridesDiffer(Disagreement):
+    """Only the strides differ."""
+
+
+def agree(
+    got: Any, want: Any, exact: Exact | None = None, values: bool = True,
+    strides_of: Callable[[], Any] | None = None,
+) -> None:  # fmt: skip
     """Raise Disagreement unless both have the same structure, shapes, dtypes, strides and values.
 
     `exact` computes the float64 result; it is asked only where values differ too much. `values`
-    is False for results whose contents torch leaves open.
+    is False for results whose contents torch leaves open. `strides_of` computes a result whose
+    strides are right too; it is asked only where they differ.
     """
     ours, our_tree = pytree.tree_flatten(got)
     theirs, their_tree = pytree.tree_flatten(want)
@@ -50,7 +58,12 @@ def agree(got: Any, want: Any, exact: Exact | None = None, values: bool = True) 
             continue
         if not isinstance(a, torch.Tensor):
             raise Disagreement(f"{where}{type(a).__name__} instead of a tensor")
-        _same_form(a, b, where)
+        try:
+            _same_form(a, b, where)
+        except StridesDiffer:
+            if strides_of is None:
+                raise
+            _same_form(a, pytree.tree_leaves(strides_of())[position], where)
         if values:
             _close(a, b, where, exact, position)
 
@@ -78,7 +91,7 @@ def _same_form(a: torch.Tensor, b: torch.Tensor, where: str) -> None:
             raise Disagreement(f"{where}layout {a.layout} instead of {b.layout}")
         return
     if _significant(a) != _significant(b):
-        raise Disagreement(
+        raise StridesDiffer(
             f"{where}strides {a.stride()} instead of {b.stride()}, shape {list(b.shape)}"
         )
 

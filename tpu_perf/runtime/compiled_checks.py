@@ -55,3 +55,12 @@ def take_checks(module: torch.fx.GraphModule) -> list[Check]:
         returned: Sequence[Any] = output.args[0]
         output.args = ([*returned, *tensors],)
     return checks
+
+
+def make_checks(checks: Sequence[Check], results: list[Any]) -> list[Any]:
+    """Raise what the checks find in the last results of a graph; returns those before."""
+    if not checks:
+        return results
+    for check, value in zip(checks, results[-len(checks) :], strict=True):
+        check.make(value)
+    return results[: -len(checks)]

@@ -6,12 +6,12 @@ again by fakes of the shapes it is called with, so that nothing in it is symboli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
+
+from tpu_perf.runtime.compiled_parts import retraced
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -52,16 +52,5 @@ class ShapedGraphs:
         ])  # fmt: skip
         graph = self.graphs.get(key)
         if graph is None:
-            graph = self.graphs[key] = self.build(self._static(inputs))
+            graph = self.graphs[key] = self.build(retraced(self.module, inputs, {}))
         return graph(*inputs)
-
-    def _static(self, inputs: Sequence[Any]) -> torch.fx.GraphModule:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            fakes = [
-                torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device)
-                if isinstance(v, torch.Tensor) else v
-                for v in inputs
-            ]  # fmt: skip
-            made: torch.fx.GraphModule = make_fx(torch.fx.Interpreter(self.module).run)(*fakes)
-        made.graph.eliminate_dead_code()
-        return made

@@ -65,18 +65,23 @@ def lowering_of(op: Any) -> tuple[Lowering, bool] | None:
 
 def missing_ops(module: torch.fx.GraphModule) -> set[str]:
     """Targets of the graph that the table has no lowering for."""
-    missing = set()
-    for node in module.graph.nodes:
-        if node.op != "call_function" or node.target in SPECIAL:
-            continue
-        if node.target in CONTROL_FLOW:
-            for branch in branches_of(node, module):
-                missing |= missing_ops(branch)
-                if random_draws(branch):
-                    missing.add(f"random numbers inside {node.target}")
-        elif lowering_of(node.target) is None:
-            missing.add(table_name(node.target) or str(node.target))
-    return missing
+    return {name for node in module.graph.nodes for name in missing_of(node, module)}
+
+
+def missing_of(node: torch.fx.Node, module: torch.fx.GraphModule) -> set[str]:
+    """What the table lacks to compute one node."""
+    if node.op != "call_function" or node.target in SPECIAL:
+        return set()
+    if node.target in CONTROL_FLOW:
+        missing = set()
+        for branch in branches_of(node, module):
+            missing |= missing_ops(branch)
+            if random_draws(branch):
+                missing.add(f"random numbers inside {node.target}")
+        return missing
+    if lowering_of(node.target) is not None:
+        return set()
+    return {table_name(node.target) or str(node.target)}
 
 
 def random_draws(module: torch.fx.GraphModule) -> int:

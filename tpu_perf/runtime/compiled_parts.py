@@ -98,8 +98,8 @@ class _Parts:
             if node.op in ("placeholder", "output"):
                 continue
             source = node.args[0] if node.target is operator.getitem else None
-            if part_of.get(source) in eager:  # type: ignore[arg-type]
-                part_of[node] = part_of[source]  # type: ignore[index]
+            if source in part_of and part_of[source] in eager:
+                part_of[node] = part_of[source]
                 continue
             missing = missing_of(node, module)
             if missing and not _runs_eagerly(node.target):

@@ -127,6 +127,8 @@ def _scatter(
         shape = self.shape
         flat = _scatter(self.reshape(-1), 0, index.reshape(-1), src.reshape(-1), reduce)
         return flat.reshape(shape)
+    if reduce is not None and self.dtype == jnp.bool_:  # XLA has no sum or product of bools
+        return _scatter(self.astype(jnp.int32), dim, index, src, reduce) != 0
     dim = wrap_dim(dim, self.ndim)
     base = self if reduce is None else wide(self)
     src = src[tuple(slice(n) for n in index.shape)].astype(base.dtype)
@@ -334,10 +336,11 @@ def take(call: Call, self: jax.Array, index: jax.Array) -> jax.Array:
 def put(
     call: Call, self: jax.Array, index: jax.Array, source: jax.Array, accumulate: bool = False
 ) -> jax.Array:
-    where = self.reshape(-1).at[wrap_index(index, self.size)]
-    write = where.add if accumulate else where.set
-    made = write(source.reshape(index.shape).astype(self.dtype), **_TRUST)
-    return made.reshape(self.shape)
+    flat, where = self.reshape(-1), wrap_index(index, self.size)
+    values = source.reshape(index.shape)
+    if accumulate:
+        return _add_at(wide(flat), (where,), values).reshape(self.shape)
+    return flat.at[where].set(values.astype(self.dtype), **_TRUST).reshape(self.shape)
 
 
 @lowers("repeat_interleave.Tensor")

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from tpu_perf.runtime.lowerings.factorizations import adjoint_of, lu_with_info, transposed
-from tpu_perf.runtime.lowerings.precision import limits
+from tpu_perf.runtime.lowerings.precision import limits, wide
 from tpu_perf.runtime.lowerings.registry import Call, lowers
 from tpu_perf.runtime.meta_linear_algebra import is_vector
 
@@ -93,7 +93,7 @@ def cholesky_inverse(call: Call, self: jax.Array, upper: bool = False) -> jax.Ar
 def matrix_exp(call: Call, self: jax.Array) -> jax.Array:
     from jax.scipy.linalg import expm
 
-    return jnp.asarray(expm(self)) if self.size else self
+    return jnp.asarray(expm(wide(self))) if self.size else self
 
 
 @lowers("linalg_cross")

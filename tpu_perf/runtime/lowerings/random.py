@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from tpu_perf.runtime.lowerings import random_checks
 from tpu_perf.runtime.lowerings.precision import (
@@ -64,6 +65,10 @@ def bernoulli_tensor(call: Call, self: jax.Array, p: jax.Array) -> jax.Array:
 
 @lowers("uniform", random=True, check=random_checks.uniform)
 def uniform(call: Call, self: jax.Array, low: Operand = 0.0, high: Operand = 1.0) -> jax.Array:
+    if is_complex(self.dtype):  # both parts of a number are draws
+        part = jnp.zeros((2, *self.shape), self.real.dtype)
+        drawn = uniform(call, part, low, high)
+        return lax.complex(drawn[0], drawn[1])
     unit = _unit(call, self.shape, self.dtype)
     low, high = cast(low, self.dtype), cast(high, self.dtype)
     return unit * (high - low) + low

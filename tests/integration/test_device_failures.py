@@ -72,3 +72,22 @@ def test_results_of_a_failed_segment_say_so_whenever_they_are_used() -> None:
         tpu.synchronize()
         assert (good * 2).tolist() == [4, 4, 4]
         assert torch.full((2,), 3.0, device="tpu").tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "way_out"),
+    [
+        (lambda x: x.to_sparse(), "Keep the tensor dense"),
+        (lambda x: x.cpu().to_sparse().to("tpu"), "Keep the tensor dense"),
+        (lambda x: x.cpu().to_sparse_csr().to("tpu") @ x, "Keep the tensor dense"),
+        (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8), "Keep integers and scales"),
+        (lambda x: x.to_mkldnn(), "Leave the tensor strided"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # torch's own, of sparse and quantised tensors
+def test_layouts_that_xla_lacks_say_what_to_do(
+    attempt: Callable[[torch.Tensor], object], way_out: str
+) -> None:
+    with pytest.raises(NotImplementedError, match=way_out) as raised:
+        attempt(torch.eye(3, device="tpu"))
+    assert "test_device_failures.py:" in str(raised.value)

@@ -46,6 +46,7 @@ def _load() -> None:
         connectionist_kernels,
         data_dependent,
         dispatch,
+        foreign_layouts,
         linear_algebra_kernels,  # noqa: F401 - adds to aten_kernels.BY_HAND
         lowerings,
         meta_kernels,
@@ -75,9 +76,10 @@ def _load() -> None:
     boxed.fallback(dispatch.fall_back, "PrivateUse1")
     shapes = torch.library.Library("aten", "IMPL", "Meta")
     meta_kernels.register(shapes)
-    _libraries.extend(
-        [library, boxed, shapes, whole_ops.register_metas(), *autocast.register_autocast()]
-    )
+    _libraries.extend([
+        library, boxed, shapes, whole_ops.register_metas(), *autocast.register_autocast(),
+        *foreign_layouts.register(),
+    ])  # fmt: skip
     torch_private.lay_out_metas_as_asked()
     torch_private.run_backward_on_calling_thread()
     torch_private.keep_errors_of_backward()

@@ -22,6 +22,7 @@ from tpu_perf.runtime.debug import (
     where,
 )
 from tpu_perf.runtime.execution import run_now
+from tpu_perf.runtime.foreign_layouts import way_out
 from tpu_perf.runtime.forking import refuse_in_child
 from tpu_perf.runtime.lowerings.registry import TABLE
 from tpu_perf.runtime.modes import STATE, EagerMode
@@ -101,6 +102,11 @@ def cannot_run(
     problem: NotLowered,
 ) -> Any:
     """Compute on the host if the user allowed it, else say what is missing and the way out."""
+    instead = way_out(signature.display)
+    if instead is not None:
+        raise NotImplementedError(
+            f"device tpu cannot run {describe(signature, bound)}{where()}: {instead}."
+        ) from None
     if not STATE.cpu_fallback:
         raise NotImplementedError(
             f"device tpu cannot run {describe(signature, bound)}{where()}: {problem}. To compute "

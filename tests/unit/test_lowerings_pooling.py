@@ -61,6 +61,19 @@ def test_nearest(op: str) -> None:
         check(f"{op}_backward", sample(2, 3, *size), size, [2, 3, 4, 5])
 
 
+def test_a_scale_counts_only_where_the_size_changes() -> None:
+    x, grad = sample(2, 3, 4, 5), sample(2, 3, 4, 10)
+    check("upsample_bilinear2d", x, [4, 10], False, 1.1, 2.1)
+    check("_upsample_bicubic2d_aa", x, [4, 10], False, 1.1, 2.1)
+    check("upsample_bilinear2d_backward", grad, [4, 10], [2, 3, 4, 5], False, 1.1, 2.1)
+
+
+def test_nearest_looks_at_no_scale_where_the_size_doubles() -> None:
+    check("upsample_nearest2d", sample(2, 3, 4, 5), [8, 5], 2.1, 1.1)
+    check("upsample_nearest2d", sample(2, 3, 4, 5), [6, 7], 1.6, 1.55)
+    check("upsample_nearest2d_backward", sample(2, 3, 8, 5), [8, 5], [2, 3, 4, 5], 2.1, 1.1)
+
+
 @pytest.mark.parametrize("kind", ["reflection", "replication"])
 def test_edge_padding(kind: str) -> None:
     x = sample(2, 3, 4, 5)

@@ -26,6 +26,8 @@ MODELS: pool.Kind[ModelCell, ModelResult] = pool.Kind(
     lists_per_worker=20,
 )
 
+LIBRARIES = ("transformers", "diffusers", "timm")
+
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.models", description=__doc__)
@@ -33,6 +35,8 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the choice (default 0)")
     parser.add_argument("--arch", action="append", metavar="NAME",
                         help="only this model type; * and ? match, may be repeated")  # fmt: skip
+    parser.add_argument("--library", action="append", choices=LIBRARIES,
+                        help="only models of this library")  # fmt: skip
     parser.add_argument("--mode", action="append", choices=("cpu", *MODES),
                         help="only this mode; cpu runs the references alone")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -47,6 +51,10 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
+def library_of(name: str) -> str:
+    return name.partition("/")[0] if "/" in name else "transformers"
+
+
 def chosen(names: Sequence[str], patterns: Sequence[str] | None, sample: int | None,
            seed: int) -> list[str]:  # fmt: skip
     """The architectures of a run. Raises SystemExit where a pattern matches none."""
@@ -54,7 +62,7 @@ def chosen(names: Sequence[str], patterns: Sequence[str] | None, sample: int | N
     if patterns:
         for pattern in patterns:
             if not fnmatch.filter(kept, pattern):
-                raise SystemExit(f"no architecture of transformers matches {pattern!r}")
+                raise SystemExit(f"no architecture matches {pattern!r}")
         kept = [n for n in kept if any(fnmatch.fnmatchcase(n, p) for p in patterns)]
     if sample is not None and sample < len(kept):
         kept = sorted(random.Random(seed).sample(kept, sample))
@@ -74,7 +82,9 @@ def main(given: Sequence[str] | None = None) -> int:
     options = _arguments(given)
     from tests.conformance.models.architectures import all_architectures
 
-    names = chosen(list(all_architectures()), options.arch, options.sample, options.seed)
+    libraries = options.library or LIBRARIES
+    candidates = [n for n in all_architectures() if library_of(n) in libraries]
+    names = chosen(candidates, options.arch, options.sample, options.seed)
     modes = options.mode or MODES
     file = options.out / "results.jsonl"
     results = stored_results(file) if options.resume else []

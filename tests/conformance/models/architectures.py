@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tests.conformance.models.libraries import MODELS as LIBRARY_MODELS
+
 #: Which head stands for an architecture, the first that it has; each with the family under which
 #: the table lists it. Heads with a loss that needs no odd labels come first.
 _HEADS: tuple[tuple[str, str], ...] = (
@@ -47,7 +49,8 @@ _HEADS: tuple[tuple[str, str], ...] = (
     ("MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES", "text encoder"),
 )
 FAMILIES = ("text decoder", "mixture of experts", "state space", "text encoder",
-            "encoder-decoder", "vision", "audio", "multimodal", "time series", "other")  # fmt: skip
+            "encoder-decoder", "vision", "audio", "multimodal", "time series", "other", "diffusers",
+            "timm")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,13 @@ def _config_names() -> set[str]:
 
 
 def all_architectures() -> dict[str, Architecture]:
-    """Every model type of transformers that has a model class, by name."""
+    """Every model type of transformers that has a model class, by name, then those of diffusers
+    and timm."""
+    others = {n: Architecture(n, m.kind, m.library) for n, m in LIBRARY_MODELS.items()}
+    return {**of_transformers(), **others}
+
+
+def of_transformers() -> dict[str, Architecture]:
     from transformers.models.auto import modeling_auto
 
     found: dict[str, Architecture] = {}
@@ -81,7 +90,7 @@ def all_architectures() -> dict[str, Architecture]:
 
 def without_model_class() -> list[str]:
     """Model types that have a config but no model class of their own."""
-    return sorted(_config_names() - set(all_architectures()))
+    return sorted(_config_names() - set(of_transformers()))
 
 
 def model_class_of(architecture: Architecture) -> Any:

@@ -74,7 +74,7 @@ class Runner:
             model = copy.deepcopy(reference.model).to("tpu")
             torch.manual_seed(SEED)
             step = run_step(model, reference.inputs, "tpu", compiled=mode == "compile")
-        problems = reference.comparison.problems(step)
+        problems = reference.comparison.problems(step, zeros_for_none=mode == "compile")
         if problems:
             more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
             result.status = "failed"

@@ -17,6 +17,8 @@ from tests.conformance.models.architectures import (
     model_class_of,
 )
 from tests.conformance.models.inputs import Builder, Inputs
+from tests.conformance.models.libraries import MODELS as LIBRARY_MODELS
+from tests.conformance.models.libraries import load
 from tests.conformance.models.overrides import OVERRIDES, Override
 from tests.conformance.models.tiny import Shrinking, config_kwargs
 from tests.conformance.models.training_step import Comparison, Step, named_outputs, run_step
@@ -61,7 +63,10 @@ def make_reference(architecture: Architecture) -> Reference:
         raise NotBuildable(override.skip)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model, inputs = _model_with_inputs(architecture, override)
+        if architecture.name in LIBRARY_MODELS:
+            model, inputs = _library_model(architecture)
+        else:
+            model, inputs = _model_with_inputs(architecture, override)
         if not _repeats(model, inputs):
             model.eval()
             if not _repeats(model, inputs):
@@ -87,6 +92,16 @@ def _model_with_inputs(architecture: Architecture, override: Override) -> tuple[
     raise problem
 
 
+def _library_model(architecture: Architecture) -> tuple[Any, Inputs]:
+    found = LIBRARY_MODELS[architecture.name]
+    torch.manual_seed(SEED)
+    try:
+        model = found.build(load(found.library), found)
+    except Exception as error:
+        raise NotBuildable(one_line(error)) from error
+    return _perturbed(model), found.inputs(torch.Generator().manual_seed(SEED))
+
+
 def _model(architecture: Architecture, override: Override, shrinking: Shrinking) -> Any:
     try:
         config_class = config_class_of(architecture)
@@ -110,7 +125,11 @@ def _model(architecture: Architecture, override: Override, shrinking: Shrinking)
         model = model_class(config)
     except Exception as error:
         raise NotBuildable(one_line(error)) from error
-    model = model.float()
+    return _perturbed(model.float())
+
+
+def _perturbed(model: Any) -> Any:
+    """The model with noise on its fresh weights and without dropout."""
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -96,6 +96,7 @@ class Comparison:
         self._exact = exact  # () -> Step | None
         self._known: Step | None = None
         self._asked = False
+        self.zeros_for_none = False
 
     @property
     def exact(self) -> Step | None:
@@ -104,9 +105,14 @@ class Comparison:
             self._known = self._exact()
         return self._known
 
-    def problems(self, got: Step) -> list[str]:
-        """What differs, the worst kind first; empty if the steps agree."""
+    def problems(self, got: Step, zeros_for_none: bool = False) -> list[str]:
+        """What differs, the worst kind first; empty if the steps agree.
+
+        `zeros_for_none`: where the CPU has no gradient, zeros are one. AOTAutograd makes them, on
+        any device, for what a graph returns and the loss does not use.
+        """
         want = self.reference
+        self.zeros_for_none = zeros_for_none
         found = self._compare("outputs", got, OUTPUT_TOLERANCE, 1e-6)
         largest = max((float(g.abs().max()) for g in want.gradients.values() if g.numel()),
                       default=0.0)  # fmt: skip
@@ -119,6 +125,8 @@ class Comparison:
 
     def _compare(self, kind: str, got: Step, tolerance: float, least: float | None) -> list[str]:
         ours, theirs = getattr(got, kind), getattr(self.reference, kind)
+        if kind == "gradients" and self.zeros_for_none:
+            theirs = {n: torch.zeros_like(g) for n, g in ours.items()} | theirs
         if ours.keys() != theirs.keys():
             odd = sorted(set(ours) ^ set(theirs))
             return [f"{kind} of other names: {', '.join(odd[:4])}"]

@@ -27,11 +27,13 @@ def main() -> None:
     import tpu_perf.runtime.device  # noqa: F401 - loads the device
     from tests.conformance.models.cells import ModelCell
     from tests.conformance.models.comparison import Runner
+    from tests.conformance.models.libraries import let_torchvision_import
     from tpu_perf.runtime.forgetting import forget_programs
     from tpu_perf.runtime.modes import STATE
     from tpu_perf.runtime.program_cache import CACHE
 
     torch.set_num_threads(1)
+    let_torchvision_import()
     assert not STATE.cpu_fallback, "what passes must be computed by the device's programs"
     runner = Runner()
     answer(ready=True)

@@ -48,6 +48,8 @@ def _positions(size: int, out: int, scale: float | None, align_corners: bool) ->
 
 
 def _linear(size: int, out: int, scale: float | None, align_corners: bool) -> Matrix:
+    if out == size:  # torch copies then, whatever scale it was given
+        return np.eye(size)
     matrix = np.zeros((out, size))
     places = np.maximum(_positions(size, out, scale, align_corners), 0)
     for i, place in enumerate(places):
@@ -78,6 +80,8 @@ def _antialiased(kernel: Callable[[float], float], reach: float) -> Callable[...
     """Weights of a kernel stretched over all input pixels that an output pixel covers."""
 
     def weights(size: int, out: int, scale: float | None, align_corners: bool) -> Matrix:
+        if out == size:  # as above; torch's own gradient on the CPU misses this
+            return np.eye(size)
         if align_corners:
             step = (size - 1) / (out - 1) if out > 1 else 0.0
         else:
@@ -101,6 +105,8 @@ def _lanczos(x: float) -> float:
 
 
 def _nearest_places(size: int, out: int, scale: float | None, exact: bool) -> Any:
+    if not exact and out in (size, 2 * size):  # torch looks at no scale then
+        return np.arange(out) // (out // size)
     step = np.float32(1 / scale if scale is not None and scale > 0 else size / out)
     places = np.floor((np.arange(out, dtype=np.float32) + (0.5 if exact else 0)) * step)
     return np.minimum(places, size - 1).astype(np.int64)

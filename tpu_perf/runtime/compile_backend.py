@@ -24,25 +24,28 @@ from tpu_perf.runtime.compiled_shapes import ShapedGraphs, has_symbols
 from tpu_perf.runtime.decompositions import decompositions_for_compile
 from tpu_perf.runtime.import_hooks import when_imported
 from tpu_perf.runtime.random_numbers import TpuGenerator
+from tpu_perf.runtime.recompiles import Origin, origin_of
 from tpu_perf.runtime.torch_private import graph_breaks_for_generators
 
 
-def _compiler(kind: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Any]:
+def _compiler(kind: str, origin: Origin) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Any]:
+    name = f"compiled_{kind}"
+
     def compile_graph(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        name = f"compiled_{kind}"
         if has_symbols(module):
-            return make_boxed_func(ShapedGraphs(module, lambda m: compiled(m, name)))
-        return make_boxed_func(compiled(module, name))
+            return make_boxed_func(ShapedGraphs(module, origin, lambda m, o: compiled(m, name, o)))
+        return make_boxed_func(compiled(module, name, origin))
 
     return compile_graph
 
 
 def tpu_backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Any:
     """The Dynamo backend: a forward and a backward program per graph."""
+    origin = origin_of(module, example_inputs)
     prepared = aot_autograd(
-        fw_compiler=_compiler("forward"),
-        bw_compiler=_compiler("backward"),
-        inference_compiler=_compiler("inference"),
+        fw_compiler=_compiler("forward", origin),
+        bw_compiler=_compiler("backward", origin.backward()),
+        inference_compiler=_compiler("inference", origin),
         partition_fn=min_cut_rematerialization_partition,
         decompositions=dict(decompositions_for_compile()),
         keep_inference_input_mutations=False,

@@ -20,6 +20,7 @@ from tpu_perf.runtime.graph import GraphEvaluator, random_draws
 from tpu_perf.runtime.plan_building import fresh_like, fresh_spread, store_order
 from tpu_perf.runtime.program_cache import CACHE, Program
 from tpu_perf.runtime.random_numbers import GENERATOR
+from tpu_perf.runtime.recompiles import Form, Origin, differences
 from tpu_perf.runtime.views import ViewPlan, view_plan
 
 _clock = time.perf_counter_ns
@@ -29,8 +30,10 @@ _REASON = "compile_mode_execution"
 class CompiledGraph:
     """One AOTAutograd graph as XLA programs, one per geometry of its inputs."""
 
-    def __init__(self, module: torch.fx.GraphModule, name: str) -> None:
+    def __init__(self, module: torch.fx.GraphModule, name: str, origin: Origin) -> None:
         self.name = name
+        self.origin = origin
+        self.input_names = origin.input_names(module)
         self.number = name_number(name)
         self.evaluator = GraphEvaluator(module)
         self.ops = sum(n.op == "call_function" for n in module.graph.nodes)
@@ -44,6 +47,11 @@ class CompiledGraph:
         self.constant = [o if not isinstance(o, torch.fx.Node) else _COMPUTED for o in flat]
         self.outputs = [_output(o) for o in flat]
         self._programs: dict[Any, Program] = {}
+        #: By geometry without storage offsets: the first offsets met, and the program that takes
+        #: some offsets as arguments.
+        self._first: dict[Any, Any] = {}
+        self._moving: dict[Any, tuple[Program, tuple[int, ...]]] = {}
+        self._last: Any = None
 
     def __call__(self, *inputs: Any) -> list[Any]:
         refuse_in_child()
@@ -66,11 +74,13 @@ class CompiledGraph:
                             value.storage_offset(), *turned))  # fmt: skip
             else:
                 key.append(value)
+        moving: tuple[int, ...] = ()
         program = self._programs.get(tuple(key))
         if program is None:
-            program = self._programs[tuple(key)] = self._build(tuple(key))
+            program, moving = self._find(tuple(key))
         if self.draws:
             arrays += GENERATOR.take(self.draws)
+        arrays += [key[i][_OFFSET] for i in moving]
         outs = iter(program.run(*arrays))
         results: list[Any] = []
         for handed_on, constant, output in zip(
@@ -92,9 +102,35 @@ class CompiledGraph:
             )
         return results
 
-    def _build(self, key: Any) -> Program:
+    def _find(self, key: Any) -> tuple[Program, tuple[int, ...]]:
+        """The program for inputs of a geometry not met before, and which inputs' offsets into
+        their storage it takes: a slice that moves must not cost a program at every place."""
+        rest = tuple([(*k[:_OFFSET], *k[_OFFSET + 1 :]) if _is_tensor(k) else k for k in key])
+        first = self._first.setdefault(rest, key)
+        moving: tuple[int, ...] = ()
+        if first is not key and all(map(_can_move, key, first)):
+            moving = tuple(i for i, (k, f) in enumerate(zip(key, first, strict=True)) if k != f)
+            program, known = self._moving.get(rest, (None, ()))
+            if program is not None and set(moving) <= set(known):
+                return program, known
+            moving = tuple(sorted({*moving, *known}))
+        why = self.origin.why
+        if self._last is not None:
+            changes = differences(
+                self.input_names, [_layout(k) for k in self._last], [_layout(k) for k in key]
+            )
+            why = self.origin.recompiled("layout", changes)
+        self._last = key
+        program = self._build(key, moving, why)
+        if moving:
+            self._moving[rest] = program, moving
+        else:
+            self._programs[key] = program
+        return program, moving
+
+    def _build(self, key: Any, moving: tuple[int, ...], why: str | None) -> Program:
         views: list[ViewPlan | int | float] = [
-            view_plan(k[0], k[1], tuple(k[2]), tuple(k[3]), *k[4:]) if isinstance(k, tuple) else k
+            view_plan(k[0], k[1], tuple(k[2]), tuple(k[3]), *k[4:]) if _is_tensor(k) else k
             for k in key
         ]
         avals = [
@@ -102,14 +138,19 @@ class CompiledGraph:
         ]
         if self.draws:
             avals += [((), numpy_dtype(torch.int64))] * 2
+        avals += [((), numpy_dtype(torch.int64))] * len(moving)
         wanted = [
             i for i, (h, c) in enumerate(zip(self.handed_on, self.constant, strict=True))
             if h is None and c is _COMPUTED
         ]  # fmt: skip
 
         def compute(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+            offsets = dict(zip(moving, arrays[len(arrays) - len(moving) :], strict=True))
             feed = iter(arrays)
-            values = [v.read(next(feed)) if isinstance(v, ViewPlan) else v for v in views]
+            values = [
+                v.read_at(next(feed), offsets.get(i)) if isinstance(v, ViewPlan) else v
+                for i, v in enumerate(views)
+            ]
             seed = offset = None
             if self.draws:
                 seed, offset = next(feed), next(feed)
@@ -122,8 +163,33 @@ class CompiledGraph:
         geometry = [v.text if isinstance(v, ViewPlan) else v for v in views]
         return CACHE.build(
             name=self.name, kind="graph", ops=self.ops,
-            key_text=f"graph({geometry})\n{self.text}", compute=compute, in_avals=avals,
+            key_text=f"graph({geometry}, {moving})\n{self.text}", compute=compute,
+            in_avals=avals, differed=why,
         )  # fmt: skip
+
+
+#: Where in the key of a tensor its offset into its storage stands.
+_OFFSET = 4
+
+
+def _is_tensor(part: Any) -> bool:
+    return isinstance(part, tuple)
+
+
+def _can_move(part: Any, first: Any) -> bool:
+    """Whether an input's offset, if it differs, can be an argument of the program."""
+    return part == first or (part[0].dtype == part[1] and 0 not in part[2])
+
+
+def _layout(part: Any) -> Form:
+    if not _is_tensor(part):
+        return {"value": repr(part)}
+    spec, dtype, shape, stride, offset, *turned = part
+    return {
+        "shape": str(list(shape)), "dtype": str(dtype), "strides": str(tuple(stride)),
+        "storage offset": str(offset), "storage": str(list(spec.shape)),
+        "conjugated, negated": str(tuple(turned)),
+    }  # fmt: skip
 
 
 _COMPUTED = object()

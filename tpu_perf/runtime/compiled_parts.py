@@ -19,11 +19,12 @@ from tpu_perf.runtime.decompositions import decompositions_for_compile
 from tpu_perf.runtime.graph import missing_of, missing_ops
 from tpu_perf.runtime.modes import STATE
 from tpu_perf.runtime.program_cache import user_line
+from tpu_perf.runtime.recompiles import Origin
 
 Graph = Callable[..., list[Any]]
 
 
-def compiled(module: torch.fx.GraphModule, name: str) -> Graph:
+def compiled(module: torch.fx.GraphModule, name: str, origin: Origin) -> Graph:
     """What runs the graph.
 
     Custom ops made of aten ops become part of the program; others run between programs, and so
@@ -33,7 +34,8 @@ def compiled(module: torch.fx.GraphModule, name: str) -> Graph:
     checks = take_checks(module)
     if missing_ops(module):
         module = _without_custom_ops(module)
-    graph = _Parts(module, name) if missing_ops(module) else CompiledGraph(module, name)
+    kind = _Parts if missing_ops(module) else CompiledGraph
+    graph = kind(module, name, origin)
     if not checks:
         return graph
     return lambda *inputs: make_checks(checks, graph(*inputs))
@@ -90,7 +92,7 @@ def _custom_kernel(op: Any) -> Callable[..., Any] | None:
 class _Parts:
     """A graph as programs with ops in between that run as in the eager modes."""
 
-    def __init__(self, module: torch.fx.GraphModule, name: str) -> None:
+    def __init__(self, module: torch.fx.GraphModule, name: str, origin: Origin) -> None:
         part, eager_before = 0, False
         part_of: dict[torch.fx.Node, int] = {}
         eager: set[int] = set()
@@ -98,7 +100,7 @@ class _Parts:
             if node.op in ("placeholder", "output"):
                 continue
             source = node.args[0] if node.target is operator.getitem else None
-            if source in part_of and part_of[source] in eager:
+            if isinstance(source, torch.fx.Node) and part_of.get(source, -1) in eager:
                 part_of[node] = part_of[source]
                 continue
             missing = missing_of(node, module)
@@ -117,7 +119,7 @@ class _Parts:
         for number in range(part + 1):
             target = f"submod_{number}"
             if number not in eager and hasattr(split, target):
-                split.add_submodule(target, _Program(getattr(split, target), name))
+                split.add_submodule(target, _Program(getattr(split, target), name, origin))
         self.run = torch.fx.Interpreter(split).run
 
     def __call__(self, *inputs: Any) -> list[Any]:
@@ -128,11 +130,11 @@ class _Parts:
 class _Program(torch.nn.Module):
     """A part that is a program, in the place of its graph."""
 
-    def __init__(self, module: torch.fx.GraphModule, name: str) -> None:
+    def __init__(self, module: torch.fx.GraphModule, name: str, origin: Origin) -> None:
         super().__init__()
         output = next(n for n in module.graph.nodes if n.op == "output")
         self.single = isinstance(output.args[0], torch.fx.Node)
-        self.graph = CompiledGraph(module, name)
+        self.graph = CompiledGraph(module, name, origin)
 
     def forward(self, *inputs: Any) -> Any:
         results = self.graph(*inputs)

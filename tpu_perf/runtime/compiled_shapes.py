@@ -6,12 +6,14 @@ again by fakes of the shapes it is called with, so that nothing in it is symboli
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tpu_perf.runtime.compiled_parts import retraced
+from tpu_perf.runtime.recompiles import Form, Origin, differences, form_of
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -38,10 +40,16 @@ class ShapedGraphs:
     """A symbolic graph as static ones, by the shapes and numbers it is called with."""
 
     def __init__(
-        self, module: torch.fx.GraphModule, build: Callable[[torch.fx.GraphModule], Any]
+        self,
+        module: torch.fx.GraphModule,
+        origin: Origin,
+        build: Callable[[torch.fx.GraphModule, Origin], Any],
     ) -> None:
         self.module = module
+        self.origin = origin
         self.build = build
+        self.names = origin.input_names(module)
+        self.last: list[Form] = []
         self.graphs: dict[Any, Callable[..., list[Any]]] = {}
 
     def __call__(self, *inputs: Any) -> list[Any]:
@@ -52,5 +60,16 @@ class ShapedGraphs:
         ])  # fmt: skip
         graph = self.graphs.get(key)
         if graph is None:
-            graph = self.graphs[key] = self.build(retraced(self.module, inputs, {}))
+            graph = self.graphs[key] = self._static(inputs)
         return graph(*inputs)
+
+    def _static(self, inputs: Sequence[Any]) -> Callable[..., list[Any]]:
+        forms = [form_of(v) for v in inputs]
+        why = self.origin.why
+        if self.graphs:
+            why = self.origin.recompiled("sizes", differences(self.names, self.last, forms))
+        self.last = forms
+        graph: Callable[..., list[Any]] = self.build(
+            retraced(self.module, inputs, {}), replace(self.origin, why=why)
+        )
+        return graph

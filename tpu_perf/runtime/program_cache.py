@@ -122,8 +122,10 @@ class ProgramCache:
         compute: Callable[..., Any],
         in_avals: Sequence[Aval],
         donated: Sequence[int] = (),
+        differed: str | None = None,
     ) -> Program:
-        """The program for this key: from memory, from the directory, or compiled now."""
+        """The program for this key: from memory, from the directory, or compiled now. `differed`
+        says why there is another of this name, where the caller knows better than the keys."""
         options = json.dumps(self.compiler_options, sort_keys=True, default=str)
         identity = f"{key_text}|donated={tuple(donated)}|options={options}"
         key = hashlib.sha256("\n".join((*self.fingerprint(), identity)).encode()).hexdigest()
@@ -132,7 +134,9 @@ class ProgramCache:
             if known is not None:
                 return known
             with dynamo_looking_away():
-                program = self._make(key, name, kind, ops, identity, compute, in_avals, donated)
+                program = self._make(
+                    key, name, kind, ops, identity, compute, in_avals, donated, differed
+                )
             self.by_key[key] = program
             self.programs.append(program)
             return program
@@ -140,6 +144,7 @@ class ProgramCache:
     def _make(
         self, key: str, name: str, kind: str, ops: int, identity: str,
         compute: Callable[..., Any], in_avals: Sequence[Aval], donated: Sequence[int],
+        differed: str | None,
     ) -> Program:  # fmt: skip
         start = _clock()
         entry = None
@@ -169,7 +174,7 @@ class ProgramCache:
         assert entry is not None
         end = _clock()
         index = next(self._indices)
-        self._record(start, end, trace_ns, index, tier, name, identity)
+        self._record(start, end, trace_ns, index, tier, name, identity, differed)
         if tier is Tier.COMPILED and self.directory is not None and self.allowed:
             self.directory.write(key, entry.with_executable(executable.serialize()))
         in_bytes = [_nbytes(a) for a in in_avals]
@@ -181,13 +186,23 @@ class ProgramCache:
         )  # fmt: skip
 
     def _record(
-        self, start: int, end: int, trace_ns: int, index: int, tier: Tier, name: str, identity: str
+        self,
+        start: int,
+        end: int,
+        trace_ns: int,
+        index: int,
+        tier: Tier,
+        name: str,
+        identity: str,
+        differed: str | None,
     ) -> None:
         recorder = active.recorder
         before = self._last_of.get(name)
         self._last_of[name] = identity
         if recorder is not None:
-            differed = "first use" if before is None else _first_difference(before, identity)
+            if differed is None:
+                first = before is None
+                differed = "first use" if first else _first_difference(before or "", identity)
             recorder.compile((start, end, index, int(tier), trace_ns, end - start - trace_ns,
                               differed, user_line() or "", recorder.step))  # fmt: skip
 

@@ -20,6 +20,7 @@ from tpu_perf.runtime.memory import MEMORY
 from tpu_perf.runtime.modes import STATE, EagerMode, mode_set_to, switch
 from tpu_perf.runtime.program_cache import CACHE, statistics
 from tpu_perf.runtime.random_numbers import DEFAULT_GENERATOR, GENERATOR
+from tpu_perf.runtime.recompiles import as_json as _recompiles
 from tpu_perf.runtime.transfers import synchronize as _synchronize
 
 
@@ -246,7 +247,8 @@ def _hbm_usage_summary() -> str:
 
 
 def _get_cache_stats() -> dict[str, Any]:
-    return dict(statistics(CACHE))
+    """TorchTPU's document and, under "recompiles", why compiled functions were compiled again."""
+    return {**statistics(CACHE), "recompiles": _recompiles()}
 
 
 def _clear_cache() -> None:

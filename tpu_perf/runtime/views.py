@@ -58,6 +58,16 @@ class ViewPlan:
             return base
         return self._turned(self._read(base))
 
+    def read_at(self, base: jax.Array, offset: jax.Array | None) -> jax.Array:
+        """The same with an offset into the buffer that only the running program knows."""
+        if offset is None:
+            return self.read(base)
+        reach = 1 + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
+        part = lax.dynamic_slice(base.reshape(-1), (offset,), (reach,))
+        spec = Spec.of((reach,), self.dtype)
+        turned = self.conjugated, self.negated
+        return view_plan(spec, self.dtype, self.size, self.stride, 0, *turned).read(part)
+
     def _turned(self, value: jax.Array) -> jax.Array:
         """Between what is stored and what the tensor means; its own inverse."""
         if self.conjugated:

@@ -81,3 +81,13 @@ def test_edge_padding(kind: str) -> None:
         check(f"{kind}_pad2d", x, pads)
         out = getattr(aten, f"{kind}_pad2d")(x, pads)
         check(f"{kind}_pad2d_backward", sample(*out.shape), x, pads)
+
+
+@pytest.mark.parametrize("antialias", ["", "_aa"])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_images_of_bytes_are_resampled_to_the_same_bytes(mode: str, antialias: str) -> None:
+    torch.manual_seed(0)
+    image = torch.randint(0, 256, (2, 3, 7, 6), dtype=torch.uint8)
+    name = f"{'_' if antialias else ''}upsample_{mode}2d{antialias}"
+    for size in ([4, 9], [11, 3]):
+        check(name, image, size, False, None, None)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tpu_perf.runtime.lowerings.precision import is_float, wide
+from tpu_perf.runtime.lowerings.precision import is_float, is_inexact, limits, wide
 from tpu_perf.runtime.lowerings.registry import Call, lowers
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
@@ -19,6 +19,8 @@ Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
 def _apply(x: jax.Array, matrices: Sequence[Matrix]) -> jax.Array:
     """Multiply the last dims by one (out, in) matrix each."""
+    if not is_inexact(x.dtype):
+        return _apply_to_bytes(x, matrices)
     x = wide(x)
     first = x.ndim - len(matrices)
     for axis, matrix in enumerate(matrices, first):
@@ -27,6 +29,22 @@ def _apply(x: jax.Array, matrices: Sequence[Matrix]) -> jax.Array:
             x, weights, (((axis,), (1,)), ((), ())), precision=lax.Precision.HIGHEST
         )
         x = jnp.moveaxis(made, -1, axis)
+    return x
+
+
+def _apply_to_bytes(x: jax.Array, matrices: Sequence[Matrix]) -> jax.Array:
+    """The same for images of bytes, in the fixed-point numbers of torch's CPU kernel: from the last
+    dim to the first, each rounded half up to a byte. Weights have as many bits after the point as
+    leave the largest of them in 16 (at most 22)."""
+    least, most = limits(x.dtype).min, limits(x.dtype).max
+    for axis, matrix in zip(range(x.ndim - 1, -1, -1), reversed(matrices), strict=False):
+        bits = max(0, min(22, math.ceil(math.log2((2**15 - 0.5) / matrix.max())) - 1))
+        weights = np.trunc(matrix * 2**bits + np.copysign(0.5, matrix)).astype(np.int32)
+        made = lax.dot_general(
+            x.astype(jnp.int32), jnp.asarray(weights), (((axis,), (1,)), ((), ()))
+        )
+        made = (made + (1 << bits >> 1)) >> bits
+        x = jnp.moveaxis(jnp.clip(made, least, most).astype(x.dtype), -1, axis)
     return x
 
 

@@ -243,19 +243,3 @@ def test_torchs_other_backends_run_on_the_device(backend: str) -> None:
     assert x.grad is not None
     torch.testing.assert_close(y.cpu(), wanted)
     torch.testing.assert_close(x.grad.cpu(), host.grad)
-
-
-def test_exported_programs_run_on_the_device() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.GELU()).eval()
-    x = _x("cpu", 3, 4)
-    wanted = model(x), model(_x("cpu", 6, 4))
-    model.to("tpu")
-    program = torch.export.export(
-        model, (x.to("tpu"),), dynamic_shapes={"input": {0: torch.export.Dim("batch")}}
-    )
-    module = program.module()
-    for ours, theirs in zip((module(x.to("tpu")), module(_x("tpu", 6, 4))), wanted, strict=True):
-        torch.testing.assert_close(ours.cpu(), theirs)
-    compiled = torch.compile(module, backend="tpu")(x.to("tpu"))
-    torch.testing.assert_close(compiled.cpu(), wanted[0])

@@ -92,3 +92,22 @@ def test_dropout_is_redrawn_in_the_gradient() -> None:
     )  # fmt: skip
     for got, want in zip(backward[:3], pull(grad), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_of_large_scores_are_as_near_as_float32_allows() -> None:
+    """Rows of weights that miss 1 by a rounding of scores near 50 would be several times further off:
+    all of a gradient but that rounding cancels."""
+    query, key, value = (t.detach() + torch.arange(8.0) for t in _tensors(4, torch.float32))
+    grad = torch.ones(2, 4, 5, 8)
+    exact = [t.double().requires_grad_() for t in (query, key, value)]
+    scaled_dot_product_attention(*exact).backward(grad.double())
+    seed = torch.zeros((), dtype=torch.int64)
+    out, log_sum, *_ = run(FORWARD, metas_of([grad, torch.zeros(2, 4, 5), seed, seed]),
+                           (query, key, value, None, 0.0, False, False), {})  # fmt: skip
+    made = run(BACKWARD, metas_of([query, key, value]),
+               (grad, query, key, value, None, [True] * 4, torch.from_numpy(np.array(out)),
+                torch.from_numpy(np.array(log_sum)), None, None, 5, 6, 0.0, False, seed, seed),
+               {})  # fmt: skip
+    for got, want in zip(made, exact, strict=False):
+        assert want.grad is not None
+        np.testing.assert_allclose(np.asarray(got), want.grad.numpy(), rtol=1e-5, atol=3e-5)

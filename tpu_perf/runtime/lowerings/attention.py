@@ -81,16 +81,23 @@ def _grouped_bias(bias: jax.Array, heads: _Heads) -> jax.Array:
     return bias.reshape(bias.shape[0], *split, *bias.shape[2:])
 
 
-def _log_sum(scores: jax.Array) -> jax.Array:
-    """log(sum(exp)) over keys; -inf for rows in which everything is masked."""
+def _softmax(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(weights, log(sum(exp))) over keys; weights of 0 and -inf for rows in which everything is
+    masked."""
     top = jnp.max(scores, axis=-1, keepdims=True, initial=-jnp.inf)
     top = jnp.where(jnp.isfinite(top), top, 0)
-    return jnp.log(jnp.sum(jnp.exp(scores - top), axis=-1, keepdims=True)) + top
+    parts = jnp.exp(scores - top)
+    total = jnp.sum(parts, axis=-1, keepdims=True)
+    return parts / jnp.where(total == 0, 1, total), jnp.log(total) + top
 
 
-def _probabilities(scores: jax.Array, log_sum: jax.Array) -> jax.Array:
+def _softmax_again(scores: jax.Array, log_sum: jax.Array) -> jax.Array:
+    """The weights from the saved sums. Those are rounded, by more the larger the scores are, and
+    gradients are small differences of large numbers: each row is made to sum to 1 again."""
     # A fully masked row attends to nothing; without this it would be exp(-inf + inf).
-    return jnp.exp(scores - jnp.where(log_sum == -jnp.inf, 0, log_sum))
+    parts = jnp.exp(scores - jnp.where(log_sum == -jnp.inf, 0, log_sum))
+    total = jnp.sum(parts, axis=-1, keepdims=True)
+    return parts / jnp.where(total == 0, 1, total)
 
 
 def _kept(key: jax.Array, shape: Sequence[int], dropout_p: float) -> jax.Array:
@@ -120,9 +127,9 @@ def fused_attention(
 ) -> tuple[jax.Array | int | None, ...]:
     heads = _heads(query, key, value)
     scores = _scores(heads, attn_bias, is_causal, scale)
-    log_sum = _log_sum(scores)
+    weights, log_sum = _softmax(scores)
     kept = _kept(call.random_key(), scores.shape, dropout_p) if dropout_p else None
-    weights = _drop(_probabilities(scores, log_sum), kept, dropout_p)
+    weights = _drop(weights, kept, dropout_p)
     out = _over_keys(weights.astype(value.dtype), heads.value)
     batch, key_heads, group, length, _ = heads.query.shape
     seed = jnp.zeros((), jnp.int64) if call.seed is None else call.seed
@@ -166,8 +173,8 @@ def fused_attention_backward(
     scores = _scores(heads, attn_bias, is_causal, scale)
     # The saved sums are float32, too coarse for float64.
     exact = scores.dtype == jnp.float64
-    log_sum = _log_sum(scores) if exact else logsumexp.reshape(*scores.shape[:-1], 1)
-    weights = _probabilities(scores, log_sum)
+    log_sum = logsumexp.reshape(*scores.shape[:-1], 1)
+    weights = _softmax(scores)[0] if exact else _softmax_again(scores, log_sum)
     kept = None
     if dropout_p:
         draw = Call(call.op, call.out, philox_seed, philox_offset).random_key()

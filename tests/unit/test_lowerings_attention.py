@@ -95,12 +95,12 @@ def test_dropout_is_redrawn_in_the_gradient() -> None:
 
 
 def test_gradients_of_large_scores_are_as_near_as_float32_allows() -> None:
-    """Rows of weights that miss 1 by a rounding of scores near 50 would be several times further off:
-    all of a gradient but that rounding cancels."""
+    """Rows of weights that miss 1 by a rounding of scores near 50 would be several times further
+    off: all of a gradient but that rounding cancels."""
     query, key, value = (t.detach() + torch.arange(8.0) for t in _tensors(4, torch.float32))
     grad = torch.ones(2, 4, 5, 8)
     exact = [t.double().requires_grad_() for t in (query, key, value)]
-    scaled_dot_product_attention(*exact).backward(grad.double())
+    scaled_dot_product_attention(exact[0], exact[1], exact[2]).backward(grad.double())
     seed = torch.zeros((), dtype=torch.int64)
     out, log_sum, *_ = run(FORWARD, metas_of([grad, torch.zeros(2, 4, 5), seed, seed]),
                            (query, key, value, None, 0.0, False, False), {})  # fmt: skip

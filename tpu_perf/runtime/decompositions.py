@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -38,7 +39,16 @@ def _composed() -> dict[Any, Callable[..., Any]]:
     """Ops that torch composes of others in C++ without saying so in its decomposition table."""
     key = torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional
     ops = [torch.ops.aten.linalg_pinv.atol_rtol_tensor]
-    return {op: functools.partial(op._op_dk, key) for op in ops}
+    composed: dict[Any, Callable[..., Any]] = {op: functools.partial(op._op_dk, key) for op in ops}
+    return {**composed, torch.ops.aten.max_unpool2d.default: _max_unpool2d}
+
+
+def _max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: Any) -> torch.Tensor:
+    """PyTorch's, which forgets that the op's result is laid out like its input."""
+    plain = decomposition_table[torch.ops.aten.max_unpool2d.default]
+    made: torch.Tensor = plain(self, indices, output_size)
+    kept = suggest_memory_format(self) if made.dim() == 4 else torch.contiguous_format
+    return made.contiguous(memory_format=kept)
 
 
 def is_lowered(op: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -227,3 +228,23 @@ def test_new_sizes_of_a_dynamic_graph_are_counted_and_recorded() -> None:
     assert wanted in mine[0]["changes"]
     told = recorder.drain()["compile"].column("differed").to_pylist()
     assert any("shifted at" in t and "x: shape [4, 3] -> [6, 3]" in t for t in told)
+
+
+def test_convolutions_keep_channels_last() -> None:
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.ConvTranspose2d(6, 4, 2))
+    host = nn.Sequential(*layers)
+    model = copy.deepcopy(host).to("tpu")
+    images = torch.randn(2, 4, 6, 6).contiguous(memory_format=torch.channels_last)
+
+    def trained(run: Callable[..., Any], x: torch.Tensor) -> list[torch.Tensor]:
+        x.requires_grad_()
+        made = run(x)
+        (grad,) = torch.autograd.grad(made.square().sum(), x)
+        return [made.detach(), grad]
+
+    ours = trained(_compiled(model), images.to("tpu"))
+    for mine, wanted in zip(ours, trained(host, images), strict=True):
+        assert mine.stride() == wanted.stride()
+        assert wanted.is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(mine.cpu(), wanted, rtol=1e-4, atol=1e-4)

@@ -9,8 +9,10 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from tpu_perf.runtime.signatures import overload
+from tpu_perf.runtime.torch_private import correct_fakes
 
 Tensor = torch.Tensor
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 Form = TypeVar("Form", bound=Callable[..., Any])
 
 #: Functional overload -> a function of its arguments (on device "meta") to its outputs.
@@ -51,6 +53,8 @@ def register(library: torch.library.Library) -> None:
             for key in ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
         ):
             library.impl(short, form, "Meta")
+    correct_fakes(torch.ops.aten.convolution.default, _convolved)
+    correct_fakes(torch.ops.aten.convolution_backward.default, _convolved_backward)
 
 
 @forms("histc")
@@ -279,6 +283,10 @@ def _channels_last(*tensors: Tensor) -> torch.memory_format | None:
 @forms("convolution", "convolution_overrideable")
 def convolution(input: Tensor, weight: Tensor, *args: Any, **options: Any) -> Tensor:
     made: Tensor = torch.ops.aten.convolution(input, weight, *args, **options)
+    return _convolved(made, input, weight)
+
+
+def _convolved(made: Tensor, input: Tensor, weight: Tensor, *args: Any, **options: Any) -> Tensor:
     kept = _channels_last(input, weight)
     return made if kept is None else torch.empty_like(made, memory_format=kept)
 
@@ -286,11 +294,18 @@ def convolution(input: Tensor, weight: Tensor, *args: Any, **options: Any) -> Te
 @forms("convolution_backward")
 def convolution_backward(
     grad_output: Tensor, input: Tensor, weight: Tensor, *args: Any, **options: Any
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+) -> Gradients:
     gradients = torch.ops.aten.convolution_backward(grad_output, input, weight, *args, **options)
+    return _convolved_backward(gradients, grad_output, input, weight)
+
+
+def _convolved_backward(
+    gradients: Gradients, grad_output: Tensor, input: Tensor, weight: Tensor,
+    *args: Any, **options: Any,
+) -> Gradients:  # fmt: skip
     kept = _channels_last(input, weight)
     if kept is None:
-        return gradients  # type: ignore[no-any-return]
+        return gradients
     of_input, of_weight = (
         None if g is None else torch.empty_like(g, memory_format=kept) for g in gradients[:2]
     )

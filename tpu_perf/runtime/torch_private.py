@@ -213,6 +213,24 @@ def lay_out_metas_as_asked() -> None:
     _meta_registrations.device_hint = device_hint
 
 
+def correct_fakes(op: torch._ops.OpOverload, correct: Callable[..., Any]) -> None:
+    """Let `correct(made, *args, **kwargs)` give the results that an op has when it is traced for
+    the device, from those that torch thinks of."""
+    from torch._subclasses.fake_impls import op_implementations_dict
+
+    before = op_implementations_dict[op]
+
+    def fake(fake_mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        made = before(fake_mode, func, *args, **kwargs)
+        tensors = [a for a in args if isinstance(a, FakeTensor)]
+        if not tensors or tensors[0].fake_device.type != DEVICE_TYPE:
+            return made
+        with fake_mode:
+            return correct(made, *args, **kwargs)
+
+    op_implementations_dict[op] = fake
+
+
 @contextmanager
 def layouts_as_on_cpu() -> Iterator[None]:
     """Inside, meta kernels give results the strides that they have on the CPU."""

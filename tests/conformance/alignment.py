@@ -1,4 +1,4 @@
-"""Singular vectors made comparable: torch leaves each pair of them open up to a common phase."""
+"""Singular vectors and eigenvectors made comparable: torch leaves their phase open."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import torch
 
 #: Ops that return (U, S, V), and whether V comes as its adjoint.
 _ADJOINT = {"linalg.svd": True, "svd": False}
+#: Ops that return eigenvalues and eigenvectors.
+_EIGEN = frozenset({"linalg.eig", "linalg.eigh"})
 
 
 def aligned(op_name: str, got: Any, want: Any) -> Any:
@@ -17,6 +19,9 @@ def aligned(op_name: str, got: Any, want: Any) -> Any:
 
     A vector that is wrong stays wrong: both of a pair are turned by one number of size 1.
     """
+    if op_name in _EIGEN and got[1].shape == want[1].shape:
+        vectors, wanted = got[1].detach().cpu(), want[1].detach()
+        return type(want)([got[0], _like(vectors * _turn(vectors, wanted), got[1])])
     if op_name not in _ADJOINT or len(got) != 3 or any(
         g.shape != w.shape for g, w in zip(got, want, strict=True)
     ):  # fmt: skip
@@ -29,13 +34,17 @@ def aligned(op_name: str, got: Any, want: Any) -> Any:
     count = s.shape[-1]
     if not u.numel() or not v.numel() or not count:
         return got
-    overlap = (u[..., :count].conj() * want_u[..., :count]).sum(-2, keepdim=True)
-    turn = torch.sgn(overlap)
-    turn = torch.where(turn == 0, torch.ones_like(turn), turn)
+    turn = _turn(u[..., :count], want_u[..., :count])
     u, v = _turned(u, want_u, turn, count), _turned(v, want_v, turn, count)
     return type(want)(
         [_like(u, got[0]), got[1], _like(v.mH if adjoint else v, got[2])]
     )  # fmt: skip
+
+
+def _turn(vectors: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """For each column the number of size 1 that turns it to the phase wanted."""
+    turn = torch.sgn((vectors.conj() * wanted).sum(-2, keepdim=True))
+    return torch.where(turn == 0, torch.ones_like(turn), turn)
 
 
 def _turned(

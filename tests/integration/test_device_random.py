@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import pytest
+import scipy.stats
 import torch
 from torch.utils.checkpoint import checkpoint
 
@@ -121,3 +122,26 @@ def test_wrong_generators_and_states_are_refused() -> None:
         _generator().set_state(torch.get_rng_state())
     with pytest.raises(TypeError, match="ByteTensor"):
         tpu.set_rng_state(torch.ones(2))
+
+
+def test_distributions_draw_what_they_are_named_for() -> None:
+    torch.manual_seed(0)
+    shape = torch.tensor([0.3, 2.5], device="tpu", requires_grad=True)
+    gamma = torch.distributions.Gamma(shape, torch.full((2,), 2.0, device="tpu")).rsample((20000,))
+    gamma.mean(0).sum().backward()
+    for i, concentration in enumerate((0.3, 2.5)):
+        drawn = gamma[:, i].detach().cpu().numpy()
+        law = scipy.stats.gamma(concentration, scale=0.5)
+        assert scipy.stats.kstest(drawn, law.cdf).pvalue > 1e-3
+    # The mean is shape / rate, and so its derivative 1 / rate.
+    assert shape.grad is not None
+    torch.testing.assert_close(shape.grad.cpu(), torch.full((2,), 0.5), atol=0.03, rtol=0)
+    weights = torch.tensor([0.1, 1.0, 5.0])
+    shares = torch.distributions.Dirichlet(weights.to("tpu")).sample((20000,)).cpu()
+    torch.testing.assert_close(shares.sum(-1), torch.ones(20000))
+    torch.testing.assert_close(shares.mean(0), weights / weights.sum(), atol=0.01, rtol=0)
+    counts = torch.binomial(torch.full((20000,), 10.0, device="tpu"),
+                            torch.full((20000,), 0.3, device="tpu")).cpu()  # fmt: skip
+    assert set(counts.unique().tolist()) <= set(range(11))
+    assert counts.mean().item() == pytest.approx(3.0, abs=0.06)
+    assert counts.var().item() == pytest.approx(2.1, abs=0.1)

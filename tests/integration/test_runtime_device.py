@@ -356,3 +356,15 @@ def _python(code: str, variables: dict[str, str]) -> subprocess.CompletedProcess
         [sys.executable, "-c", code],
         env={**os.environ, **variables}, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
+
+
+def test_printing_reads_a_tensor_once() -> None:
+    wanted = torch.arange(30.0).view(5, 6).sin()
+    tensor = wanted.to("tpu")
+    recorder = Recorder()
+    with record_into(recorder):
+        text = repr(tensor)
+    assert "".join(text.split()) == "".join(repr(wanted).split())[:-1] + ",device='tpu:0')"
+    tables = recorder.drain()
+    assert tables["dispatch"].num_rows == 0
+    assert tables["transfer"].num_rows == 1

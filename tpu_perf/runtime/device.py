@@ -83,6 +83,7 @@ def _load() -> None:
     torch_private.lay_out_metas_as_asked()
     torch_private.run_backward_on_calling_thread()
     torch_private.keep_errors_of_backward()
+    torch_private.print_from_host()
     compile_backend.register()
     forking.watch_forks()
 

@@ -96,6 +96,11 @@ def grouped_mm(
     return self.new_empty(size, dtype=out_dtype or self.dtype)
 
 
+@forms("_sample_dirichlet", "binomial", "_standard_gamma_grad")
+def like_parameter(self: Tensor, *args: Any, **options: Any) -> Tensor:
+    return torch.empty_like(self, memory_format=torch.contiguous_format)
+
+
 @forms("multi_margin_loss_backward", "multilabel_margin_loss_backward")
 def like_second(grad_output: Tensor, self: Tensor, *args: Any, **options: Any) -> Tensor:
     return torch.empty_like(self, memory_format=torch.contiguous_format)

@@ -142,6 +142,20 @@ def keep_errors_of_backward() -> None:
     torch.autograd.Variable._execution_engine = _Engine()
 
 
+def print_from_host() -> None:
+    """Let repr read a tensor once: torch would read every element by an op of its own."""
+    from torch import _tensor_str
+
+    on_host: Any = _tensor_str._tensor_str
+
+    def read_once(tensor: torch.Tensor, indent: int) -> str:
+        if tensor.device.type == DEVICE_TYPE:
+            tensor = tensor.detach().cpu()
+        return str(on_host(tensor, indent))
+
+    _tensor_str._tensor_str = read_once
+
+
 def check_privateuse1_is_free() -> None:
     """Raise if another backend holds PrivateUse1: torch has room for one per process."""
     name = torch._C._get_privateuse1_backend_name()

@@ -199,6 +199,28 @@ def poisson(call: Call, self: jax.Array) -> jax.Array:
     return jax.random.poisson(call.random_key(), self.astype(jnp.float32), self.shape)
 
 
+@lowers("_standard_gamma", random=True)
+def standard_gamma(call: Call, self: jax.Array) -> jax.Array:
+    return jax.random.gamma(call.random_key(), wide(self))
+
+
+@lowers("_standard_gamma_grad")
+def standard_gamma_grad(call: Call, self: jax.Array, output: jax.Array) -> jax.Array:
+    return jnp.asarray(lax.random_gamma_grad(wide(self), wide(output)))
+
+
+@lowers("_sample_dirichlet", random=True)
+def sample_dirichlet(call: Call, self: jax.Array) -> jax.Array:
+    # In logarithms: small concentrations draw numbers below the smallest float.
+    logs = jax.random.loggamma(call.random_key(), wide(self))
+    return jax.nn.softmax(logs, axis=-1)
+
+
+@lowers("binomial", random=True)
+def binomial(call: Call, count: jax.Array, prob: jax.Array) -> jax.Array:
+    return jax.random.binomial(call.random_key(), wide(count), wide(prob))
+
+
 @lowers("multinomial", random=True)
 def multinomial(
     call: Call, self: jax.Array, num_samples: int, replacement: bool = False

@@ -150,8 +150,8 @@ def load(library: str) -> Any:
 
 def let_torchvision_import() -> None:
     """timm needs torchvision, which from PyPI is built for CUDA: beside torch for the CPU its
-    kernels do not load, and it cannot be imported for the lack of one op's name. No model here
-    calls that op."""
+    kernels do not load, and it cannot be imported for the lack of two ops' names. No model here
+    calls them."""
     found = importlib.util.find_spec("torchvision")
     if found is None or found.origin is None:
         return
@@ -159,7 +159,8 @@ def let_torchvision_import() -> None:
         torch.ops.load_library(str(Path(found.origin).with_name("_C.so")))
     except OSError:
         library = torch.library.Library("torchvision", "FRAGMENT")
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _KEPT.append(library)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import torch
 
 from tests.conformance import pool
 from tests.conformance.models import expected
-from tests.conformance.models.__main__ import MODELS, chosen
+from tests.conformance.models.__main__ import MODELS, chosen, library_of, stored_results
 from tests.conformance.models.architectures import all_architectures
 from tests.conformance.models.cells import ModelCell, ModelResult
+from tests.conformance.models.libraries import load
 from tests.conformance.models.reference import make_reference
 from tests.conformance.models.results import Results
 from tests.conformance.models.training_step import Comparison, Step
@@ -117,3 +119,34 @@ def test_unexpected_passes_and_failures_are_problems(tmp_path: Path) -> None:
 def test_every_expected_failure_names_an_architecture() -> None:
     known = all_architectures()
     assert all(cell.architecture in known for cell in expected.load())
+
+
+def test_zeros_stand_for_no_gradient_only_where_told() -> None:
+    comparison = Comparison(_linear_step(), lambda: None)
+    more = _linear_step()
+    more.gradients["unused"] = torch.zeros(2)
+    assert comparison.problems(more) == ["gradients of other names: unused"]
+    assert comparison.problems(more, zeros_for_none=True) == []
+    more.gradients["unused"] = torch.ones(2)
+    assert comparison.problems(more, zeros_for_none=True)
+    assert comparison.problems(_linear_step()) == []
+
+
+def test_models_of_other_libraries_are_chosen_by_name() -> None:
+    found = all_architectures()
+    assert found["diffusers/UNet2DModel"].family == "diffusers"
+    assert sum(library_of(name) == "timm" for name in found) >= 20
+    assert library_of("bert") == "transformers"
+
+
+def test_a_run_is_resumed_from_the_results_it_stored(tmp_path: Path) -> None:
+    kept = ModelResult(ModelCell("bert", "strict"), "passed", family="text encoder", inputs=("x",))
+    file = tmp_path / "results.jsonl"
+    assert stored_results(file) == []
+    file.write_text(json.dumps(kept.as_json()) + "\n" + json.dumps(kept.as_json())[:30])
+    assert stored_results(file) == [kept]
+
+
+def test_a_library_that_is_absent_says_what_to_install() -> None:
+    with pytest.raises(ImportError, match=r"no_such_library cannot be imported.*conformance"):
+        load("no_such_library")

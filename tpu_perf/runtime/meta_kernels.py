@@ -34,7 +34,7 @@ def forms(*ops: str) -> Callable[[Form], Form]:
 
 
 #: Those that take the place of torch's own also where graphs are traced.
-_REPLACED = frozenset({"_grouped_mm.default"})
+_REPLACED = frozenset({"_grouped_mm.default", "nonzero_static.default"})
 
 
 def register(library: torch.library.Library) -> None:

@@ -154,7 +154,11 @@ def view_as_real(self: Tensor) -> Tensor:
 def view_as_complex(self: Tensor) -> Tensor:
     if self.shape[-1:] != (2,) or self.stride(-1) != 1:
         raise RuntimeError("Tensor must have a last dimension of size 2 and stride 1")
-    kind = {torch.float32: torch.complex64, torch.float64: torch.complex128}[self.dtype]
+    kinds = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+    kind = kinds.get(self.dtype)
+    if kind is None:
+        raise TypeError(f"view_as_complex: XLA has no complex numbers of {self.dtype} parts; make "
+                        "them .float() first")  # fmt: skip
     stride = [s // 2 for s in self.stride()[:-1]]
     return _reinterpreted(self, kind, self.shape[:-1], stride, offset_of(self) // 2)
 

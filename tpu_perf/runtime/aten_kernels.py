@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 
+from tpu_perf.recorder import active
+from tpu_perf.recorder.packing import dispatch_event, name_number
 from tpu_perf.runtime.buffers import (
     Buffer,
     Spec,
@@ -15,11 +18,12 @@ from tpu_perf.runtime.buffers import (
     contiguous_strides,
     storage_order_shape,
 )
-from tpu_perf.runtime.modes import STATE
+from tpu_perf.runtime.modes import STATE, EagerMode
 from tpu_perf.runtime.torch_private import (
     META_KEYS,
     alias,
     as_strided_alias,
+    create_empty_tensor,
     new_storage,
     offset_of,
     set_storage,
@@ -33,6 +37,7 @@ BY_HAND: dict[str, Callable[..., Any]] = {}
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 Tensor = torch.Tensor
 aten = torch.ops.aten
+_clock = time.perf_counter_ns
 
 
 def by_hand_in(
@@ -190,6 +195,34 @@ def table_kernel(name: str) -> Callable[..., Any]:
 
 
 _kernels: dict[str, Callable[..., Any]] = {}
+
+
+_CLONE = name_number("aten::clone.default")
+_KEEPS_LAYOUT = (None, torch.preserve_format, torch.contiguous_format)
+
+
+@by_hand("clone")
+def clone(self: Tensor, *, memory_format: Any = None) -> Tensor:
+    """A copy. In Strict that of a whole contiguous tensor shares its array until either is
+    written; memory statistics count it as if it were copied already. Segments record the op, as
+    a whole step must."""
+    if STATE.mode is EagerMode.DEFER_NEVER and memory_format in _KEEPS_LAYOUT:
+        recorder = active.recorder
+        start = _clock() if recorder is not None else 0
+        buffer: Buffer | None = getattr(storage_of(self), "_buffer", None)
+        array = None if buffer is None or buffer.segment is not None else buffer.array
+        if buffer is not None and array is not None:
+            spec = buffer.spec
+            whole = self.shape == spec.shape and self.stride() == spec.strides
+            if whole and not spec.may_be_turned:
+                made: Tensor = create_empty_tensor(spec.shape, spec.dtype)
+                copied = Buffer(array, spec)
+                copied.shared = buffer.shared = True
+                storage_of(made)._buffer = copied  # type: ignore[attr-defined]
+                if recorder is not None:
+                    recorder.dispatch(dispatch_event(start, _clock(), _CLONE, -1, recorder.step))
+                return made
+    return table_kernel("clone")(self, memory_format=memory_format)  # type: ignore[no-any-return]
 
 
 @by_hand("copy_")

@@ -20,6 +20,7 @@ from tpu_perf.runtime.signatures import (
     Signature,
     is_default,
 )
+from tpu_perf.runtime.torch_private import storage_of
 
 Tensor = torch.Tensor
 _NUMBERS = (int, float, bool, complex)
@@ -64,8 +65,7 @@ def bind(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
                 key.append(None)
                 continue
             key.append(len(value))
-            for item in value:
-                _bind_tensor(bound, key, item, merge, signature)
+            _bind_tensors(bound, key, value, merge, signature)
         elif kind == NUMBER:
             _bind_number(bound, key, value, argument.default)
         elif kind == NUMBERS:
@@ -134,6 +134,32 @@ def _bind_tensor(
         value = value if value.__class__ in _NUMBERS else _plain(value)
         key.append(type(value))
         bound.numbers.append(value)
+
+
+def _bind_tensors(
+    bound: Bound, key: list[Any], values: Any, merge: dict[int, int] | None, signature: Signature
+) -> None:
+    """`_bind_tensor` for a list, which for an optimizer's holds every parameter: the common case
+    written out."""
+    buffers, slot_of, tensors = bound.buffers, bound.slot_of, bound.tensors
+    for value in values:
+        try:
+            buffer = storage_of(value)._buffer  # type: ignore[attr-defined]
+            spec = buffer.spec
+        except (AttributeError, TypeError):
+            _bind_tensor(bound, key, value, merge, signature)
+            continue
+        if spec.may_be_turned:
+            _bind_tensor(bound, key, value, merge, signature)
+            continue
+        key += (value.shape, value.stride(), value.storage_offset(), spec)
+        tensors.append(value)
+        slot = new = len(buffers)
+        if merge is not None:
+            slot = merge.setdefault(id(buffer), new)
+        if slot == new:
+            buffers.append(buffer)
+        slot_of.append(slot)
 
 
 def _host_scalar(value: Tensor, signature: Signature) -> Buffer:

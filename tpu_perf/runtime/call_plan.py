@@ -67,12 +67,14 @@ class CallPlan:
     #: The same programs where the generated kernels find them: without and with donation.
     program: Any = None
     donating: Any = None
+    written: frozenset[int] = frozenset()  # the mutated slots
     single: bool = False  # one fresh output, returned as such
     bytes_in: int = 0
     bytes_out: int = 0
 
     def __post_init__(self) -> None:
         PLANS.append(self)
+        self.written = frozenset(self.mutated)
         self.single = len(self.fresh) == 1 and self.returns == ("fresh", 0)
 
     def in_avals(self) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:

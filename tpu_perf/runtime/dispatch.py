@@ -14,7 +14,7 @@ from tpu_perf.runtime.binding import Bound, bind
 from tpu_perf.runtime.call_plan import CallPlan
 from tpu_perf.runtime.debug import (
     DebugCheckFailed,
-    bad_inputs,
+    arrays_before,
     check_cast,
     check_indices,
     check_values,
@@ -78,10 +78,10 @@ def _run_checked(signature: Signature, plan: CallPlan, bound: Bound, start: int)
     refuse_in_child()
     check_indices(signature, bound)
     check_cast(signature, bound)
-    before = bad_inputs(bound)
+    given = arrays_before(bound)
     try:
-        result, outs, program = run_now(plan, bound)
-        check_values(signature, bound, outs, before)
+        result, outs, program = run_now(plan, bound, donates=False)
+        check_values(signature, bound, outs, given)
     except (RuntimeError, ValueError) as error:
         if isinstance(error, (NotImplementedError, DebugCheckFailed)):  # these say where
             raise

@@ -34,19 +34,21 @@ def _as_tuple(compute: Any) -> Any:
     return run
 
 
-def run_now(plan: CallPlan, bound: Bound) -> tuple[Any, tuple[jax.Array, ...], Program | None]:
-    """Enqueue the op's program; returns its result, raw output arrays and the program."""
+def run_now(
+    plan: CallPlan, bound: Bound, donates: bool = True
+) -> tuple[Any, tuple[jax.Array, ...], Program | None]:
+    """Enqueue the op's program; returns its result, raw output arrays and the program. With
+    `donates` false the arrays that it replaces stay readable."""
     buffers = bound.buffers
-    arrays: list[Any] = []
-    for slot in plan.reads:
-        buffer = buffers[slot]
-        array = buffer.array
-        arrays.append(buffer.ready("unknown") if array is None or buffer.segment else array)
-    mutated = plan.mutated
+    read = [buffers[slot] for slot in plan.reads]
+    arrays: list[Any] = [
+        b.array if b.array is not None and b.segment is None else b.ready("unknown") for b in read
+    ]
+    written = plan.written
     donated: tuple[int, ...] = ()
-    if mutated:
+    if written and donates:
         donated = tuple(
-            [i for i, s in enumerate(plan.reads) if s in mutated and not buffers[s].shared]
+            [i for i, s in enumerate(plan.reads) if s in written and not buffers[s].shared]
         )
     program = plan.programs.get(donated) or op_program(plan, donated)
     if bound.numbers:
@@ -64,6 +66,10 @@ def take_outputs(plan: CallPlan, bound: Bound, outs: tuple[jax.Array, ...]) -> A
     for slot in plan.mutated:
         buffer = bound.buffers[slot]
         buffer.segment = None
-        buffer.fill(outs[first])
+        if buffer.counted:  # `fill`, written out
+            buffer.array = outs[first]
+            buffer.shared = False
+        else:
+            buffer.fill(outs[first])
         first += 1
     return assemble(plan.returns, fresh, bound.tensors)

@@ -2,16 +2,17 @@
 
 A Strict op takes about ten microseconds, of which a loop over schema arguments would be a third.
 The generated code does what `binding.bind` and `dispatch.call` do for ops whose arguments are
-tensors, default numbers and statics, with fresh results or one tensor written in place; anything
-else (lists, aliased writes, run-time numbers in other places, Debug mode) goes the generic way.
+tensors, numbers and statics, with fresh results or one tensor written in place; anything else
+(lists, aliased writes, Debug mode) goes the generic way.
 """
 
 from __future__ import annotations
 
 import functools
+import keyword
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -28,7 +29,7 @@ from tpu_perf.runtime.outstanding import OUTSTANDING
 from tpu_perf.runtime.signatures import IGNORED, NUMBER, STATIC, TENSOR, Signature, is_default
 from tpu_perf.runtime.torch_private import create_empty_tensor, storage_of
 
-_PLAIN = (int, bool, type(None), torch.dtype, str)
+_PLAIN = (int, bool, type(None), torch.dtype, str, torch.memory_format, torch.layout, torch.device)
 
 
 def fast_kernel(signature: Signature) -> Callable[..., Any] | None:
@@ -43,10 +44,14 @@ def fast_kernel(signature: Signature) -> Callable[..., Any] | None:
         return None
     if any(a.kind == TENSOR and a.keyword_only for a in arguments):
         return None
-    tensors = [i for i, a in enumerate(arguments) if a.kind == TENSOR]
-    if not tensors or tensors[0] != 0 or len(tensors) > 4 or written not in ([], [0]):
+    if signature.check is not None and any(a.kind == NUMBER for a in arguments):
+        return None  # the check may look at the number's value
+    if any(a.keyword_only and keyword.iskeyword(a.name) for a in arguments):
         return None
-    shape = tuple((a.kind, a.keyword_only, a.has_default) for a in arguments)
+    tensors = [i for i, a in enumerate(arguments) if a.kind == TENSOR]
+    if not tensors or tensors[0] != 0 or len(tensors) > 8 or written not in ([], [0]):
+        return None
+    shape = tuple((a.kind, a.name if a.keyword_only else None, a.has_default) for a in arguments)
     names: dict[str, Any] = {"sig": signature, "plans": {}, "number": signature.number}
     for i, a in enumerate(arguments):
         names[f"d{i}"] = a.default
@@ -56,43 +61,64 @@ def fast_kernel(signature: Signature) -> Callable[..., Any] | None:
     return kernel
 
 
+#: Of each argument: its kind, its name if it can only be named, whether it has a default.
+_Shape = tuple[tuple[str, str | None, bool], ...]
+
+
 @functools.cache
-def _code(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> Any:
+def _code(shape: _Shape, inplace: bool) -> Any:
     return compile(_source(shape, inplace), f"{__file__}:{shape}", "exec")
 
 
-def _source(shape: tuple[tuple[str, bool, bool], ...], inplace: bool) -> str:
-    forwarded = [i for i, (_, keyword, _) in enumerate(shape) if not keyword]
-    positional = ", ".join(_positional(shape))
-    lines = [f"def kernel({positional}{', ' if positional else ''}**kw):"]
+def _source(shape: _Shape, inplace: bool) -> str:
+    everything = "".join(f"a{i}, " for i, (_, name, _) in enumerate(shape) if name is None)
+    named = "".join(f"'{name}': a{i}, " for i, (_, name, _) in enumerate(shape) if name)
+    given = f"given(sig, {{{named}}})" if named else "{}"
+    slow = f"call(sig, ({everything}), {given})"
+    lines = [f"def kernel({_parameters(shape)}):"]
     add = lines.append
-    everything = "".join(f"a{i}, " for i in forwarded)
-    slow = f"call(sig, ({everything}), kw)"
+    for i, (_, name, _) in enumerate(shape):
+        if name is not None:
+            add(f"    a{i} = {name}")
     add("    mode = STATE.mode")
-    add(f"    if mode is DEBUG or (kw and not defaults_only(sig, kw)): return {slow}")
+    add(f"    if mode is DEBUG: return {slow}")
     add("    rec = active.recorder")
     add("    t0 = clock() if rec is not None else 0")
     tensors = [i for i, (kind, *_) in enumerate(shape) if kind == TENSOR]
-    numbers = [i for i, (kind, keyword, _) in enumerate(shape) if kind == NUMBER and not keyword]
+    numbers = [i for i, (kind, *_) in enumerate(shape) if kind == NUMBER]
     for i in numbers:
-        add(f"    if a{i} is not d{i} and (a{i} != d{i} or a{i}.__class__ is not d{i}.__class__):")
-        add(f"        return {slow}")
+        add(f"    if a{i} is d{i} or a{i} is None: k{i} = a{i}")
+        add(f"    elif a{i} == d{i} and a{i}.__class__ is d{i}.__class__: k{i} = a{i}")
+        add(f"    elif a{i}.__class__ is float or a{i}.__class__ is int: k{i} = a{i}.__class__")
+        add(f"    else: return {slow}")
     key = _tensor_keys(add, tensors, slow, inplace)
-    for i, (kind, keyword, _) in enumerate(shape):
-        if kind == STATIC and not keyword:
+    key += [f"k{i}" for i in numbers]
+    for i, (kind, _, _) in enumerate(shape):
+        if kind == STATIC:
             key.append(f"(a{i} if a{i}.__class__ in PLAIN else static_key(a{i}))")
     add(f"    key = ({', '.join(key)},)")
     add("    plan = plans.get(key)")
-    add("    if plan is None:")
-    add(f"        plan = learn(sig, plans, key, ({everything}))")
-    add(f"        if plan is None: return {slow}")
-    _buffers_and_numbers(add, tensors[1:])
+    add("    if not plan:")
+    add(f"        if plan is None: plan = learn(sig, plans, key, ({everything}), {given})")
+    add(f"        if not plan: return {slow}")
+    _buffers_and_numbers(add, tensors[1:], numbers)
     add("    if mode is DEFER:")
     add("        out = current_segment().record(plan, buffers, numbers, (a0,))")
     add("        if rec is not None: rec.dispatch(event(t0, clock(), number, -1, rec.step))")
     add("        return out")
-    _strict(add, tensors[1:], inplace)
+    _strict(add, tensors[1:], bool(numbers), inplace)
     return "\n".join(lines)
+
+
+def _parameters(shape: _Shape) -> str:
+    positional, named = [], []
+    for i, (_, name, has_default) in enumerate(shape):
+        default = f"=d{i}" if has_default else ""
+        if name is None:
+            positional.append(f"a{i}{default}")
+        else:
+            named.append(f"{name}{default}")
+    return ", ".join((*positional, *(("*", *named) if named else ())))
 
 
 def _tensor_keys(
@@ -120,7 +146,9 @@ def _tensor_keys(
     return key
 
 
-def _strict(add: Callable[[str], None], values: list[int], inplace: bool) -> None:
+def _strict(
+    add: Callable[[str], None], values: list[int], has_numbers: bool, inplace: bool
+) -> None:
     """Code that runs the plan's program now and makes the result."""
     if inplace:
         add("    overwritten = not plan.reads or plan.reads[0]")
@@ -129,7 +157,7 @@ def _strict(add: Callable[[str], None], values: list[int], inplace: bool) -> Non
         add("    if overwritten or b0.shared: program = plan.program")
         add("    else: program = plan.donating")
         add("    if program is None: program = strict_program(plan, b0)")
-        _run(add, values, "*(() if overwritten else (x0,)), ")
+        _run(add, values, has_numbers, "*(() if overwritten else (x0,)), ")
         add("    b0.array = outs[0]; b0.shared = False; b0.segment = None")
         add("    if not b0.counted: b0.fill(outs[0])")
         add("    result = a0")
@@ -137,11 +165,14 @@ def _strict(add: Callable[[str], None], values: list[int], inplace: bool) -> Non
         add("    program = plan.program")
         add("    if program is None: program = strict_program(plan, None)")
         _array(add, "b0", "x0")
-        _run(add, values, "x0, ")
+        _run(add, values, has_numbers, "x0, ")
         add("    fresh = plan.fresh")
         add("    if plan.single:")
-        add("        f = fresh[0]; result = create(f.size, f.spec.dtype)")
-        add("        storage_of(result)._buffer = Buffer(outs[0], f.spec)")
+        add("        f = fresh[0]")
+        add("        if f.contiguous:")
+        add("            result = create(f.size, f.spec.dtype)")
+        add("            storage_of(result)._buffer = Buffer(outs[0], f.spec)")
+        add("        else: result = f.tensor(outs[0])")
         add("    else: result = many(plan, outs)")
     add("    if rec is not None:")
     add("        tier = program.tier if nth == 1 else MEMORY")
@@ -149,20 +180,25 @@ def _strict(add: Callable[[str], None], values: list[int], inplace: bool) -> Non
     add("    return result")
 
 
-def _buffers_and_numbers(add: Callable[[str], None], values: list[int]) -> None:
+def _buffers_and_numbers(add: Callable[[str], None], values: list[int], numbers: list[int]) -> None:
+    """Code that lists the buffers that take part and the numbers that the program is given."""
     if not values:
-        add("    buffers = (b0,); numbers = NONE")
+        add("    buffers = (b0,)")
     elif len(values) == 1:
-        i = values[0]
-        add(f"    if b{i} is not None: buffers = (b0, b{i}); numbers = NONE")
-        add(f"    elif k{i} is None: buffers = (b0,); numbers = NONE")
-        add(f"    else: buffers = (b0,); numbers = (a{i},)")
+        add(f"    buffers = (b0,) if b{values[0]} is None else (b0, b{values[0]})")
     else:
         found = ", ".join(f"b{i}" for i in (0, *values))
         add(f"    buffers = [b for b in ({found}) if b is not None]")
-        pairs = ", ".join(f"(a{i}, k{i})" for i in values)
+    asked = sorted((*values, *numbers))
+    if len(asked) == 1:
+        i = asked[0]
+        add(f"    numbers = (a{i},) if k{i} is float or k{i} is int else NONE")
+    elif asked:
+        pairs = ", ".join(f"(a{i}, k{i})" for i in asked)
         add(f"    numbers = [a for a, k in ({pairs}) if k is float or k is int] "
             "if plan.number_kinds else NONE")  # fmt: skip
+    else:
+        add("    numbers = NONE")
 
 
 def _array(add: Callable[[str], None], buffer: str, name: str, condition: str = "") -> None:
@@ -176,53 +212,55 @@ def _array(add: Callable[[str], None], buffer: str, name: str, condition: str = 
         f"{name} = {buffer}.ready('unknown')")  # fmt: skip
 
 
-def _run(add: Callable[[str], None], values: list[int], first: str) -> None:
+def _run(add: Callable[[str], None], values: list[int], has_numbers: bool, first: str) -> None:
     """Code that runs the program on the first array and what the other arguments are."""
     add("    run = program.call; outstanding.anything = True")
     add("    program.executions = nth = program.executions + 1")
     add("    if rec is not None: t1 = clock()")
-    if not values:
-        add(f"    outs = run({first})")
-    elif len(values) == 1:
-        i = values[0]
-        _array(add, f"b{i}", f"x{i}", f"    if b{i} is not None:")
-        add(f"        outs = run({first}x{i})")
-        add(f"    else: outs = run({first}*numbers)")
-    else:
+    if len(values) > 1:
         add("    rest = [b.array if b.array is not None and b.segment is None "
             "else b.ready('unknown') for b in buffers[1:]]")  # fmt: skip
         add(f"    outs = run({first}*rest, *numbers)")
+    elif values:
+        i = values[0]
+        _array(add, f"b{i}", f"x{i}", f"    if b{i} is not None:")
+        if has_numbers:
+            add(f"        outs = run({first}x{i}, *numbers) if numbers else run({first}x{i})")
+        else:
+            add(f"        outs = run({first}x{i})")
+        add(f"    else: outs = run({first}*numbers)")
+    elif has_numbers:
+        add(f"    outs = run({first}*numbers)")
+    else:
+        add(f"    outs = run({first})")
     add("    if rec is not None: t2 = clock()")
 
 
-def _positional(shape: tuple[tuple[str, bool, bool], ...]) -> list[str]:
-    return [
-        f"a{i}=d{i}" if default else f"a{i}"
-        for i, (_, keyword, default) in enumerate(shape)
-        if not keyword
-    ]
-
-
-def _defaults_only(signature: Signature, kwargs: dict[str, Any]) -> bool:
-    """Whether keyword arguments say nothing beyond their defaults."""
-    for argument in signature.arguments:
-        if argument.name in kwargs:
-            value = kwargs[argument.name]
-            if not is_default(value, argument.default) or not argument.keyword_only:
-                return False
-    return True
+def _given(signature: Signature, named: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments that say more than their defaults."""
+    return {
+        argument.name: named[argument.name]
+        for argument in signature.arguments
+        if argument.name in named and not is_default(named[argument.name], argument.default)
+    }
 
 
 def _learn(
-    signature: Signature, plans: dict[Any, CallPlan], key: Any, args: tuple[Any, ...]
-) -> CallPlan | None:
-    """The plan of a call that the generated code can run, kept under its own key."""
-    bound = bind(signature, args, {})
+    signature: Signature,
+    plans: dict[Any, CallPlan | Literal[False]],
+    key: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> CallPlan | Literal[False] | None:
+    """The plan of a call that the generated code can run, kept under its own key; False where
+    it cannot run it, None before the generic path has made a plan."""
+    bound = bind(signature, args, kwargs)
     plan = signature.plans.get(bound.key)
-    if plan is None or not _is_simple(plan, bound.slot_of):
+    if plan is None:
         return None
-    plans[key] = plan
-    return plan
+    found: CallPlan | Literal[False] = plan if _is_simple(plan, bound.slot_of) else False
+    plans[key] = found
+    return found
 
 
 def _is_simple(plan: CallPlan, slot_of: list[int]) -> bool:
@@ -232,7 +270,7 @@ def _is_simple(plan: CallPlan, slot_of: list[int]) -> bool:
         everything = tuple(range(len(plan.slots)))
         return plan.mutated == (0,) and not plan.fresh and plan.reads in (
             everything, everything[1:])  # fmt: skip
-    return plan.reads == tuple(range(len(plan.slots))) and all(f.contiguous for f in plan.fresh)
+    return plan.reads == tuple(range(len(plan.slots)))
 
 
 def _strict_program(plan: CallPlan, written: Buffer | None) -> Any:
@@ -261,7 +299,7 @@ _GLOBALS: dict[str, Any] = {
     "STATE": STATE, "DEBUG": EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING,
     "DEFER": EagerMode.DEFER_AND_FUSE, "active": active, "clock": time.perf_counter_ns,
     "storage_of": storage_of, "PLAIN": _PLAIN, "static_key": static_key, "NONE": (),
-    "learn": _learn, "defaults_only": _defaults_only, "call": _call, "Buffer": Buffer,
+    "learn": _learn, "given": _given, "call": _call, "Buffer": Buffer,
     "create": create_empty_tensor, "many": _many, "strict_program": _strict_program,
     "current_segment": segments.current_segment, "outstanding": OUTSTANDING,
     "event": dispatch_event, "op_event": op_event, "MEMORY": int(Tier.MEMORY),

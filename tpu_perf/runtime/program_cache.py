@@ -44,7 +44,7 @@ class Program:
     bytes_out: int
     donated_bytes: int
     executable: jax_private.Executable
-    stablehlo: bytes
+    stablehlo: bytes = field(repr=False)
     tier: Tier
     compile_ns: int
     created_s: float = field(default_factory=time.time)

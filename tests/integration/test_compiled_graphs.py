@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -113,6 +114,24 @@ def test_gradients_whose_shape_depends_on_data_are_left_to_eager() -> None:
         gradients("tpu", _compiled(f)), gradients("cpu", f), strict=True
     ):  # fmt: skip
         torch.testing.assert_close(ours.cpu(), theirs)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_torchs_assertion_on_the_device_raises_as_on_the_cpu(compiled: bool) -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        # Those without a message torch itself leaves out of graphs.
+        torch._assert_async((x > 0).all(), "must be positive")
+        torch._assert_async(x.sum() > 1, "must not be small")
+        return x * 2
+
+    run = torch.compile(doubled, backend="tpu") if compiled else doubled
+    x = torch.tensor([1.0, 2.0])
+    torch.testing.assert_close(run(x.to("tpu")).cpu(), doubled(x))
+    for wrong in (-x, x / 10):
+        with pytest.raises(RuntimeError) as expected:
+            doubled(wrong)
+        with pytest.raises(RuntimeError, match=re.escape(str(expected.value))):
+            run(wrong.to("tpu"))
 
 
 def test_an_error_of_a_traced_backward_pass_arrives_as_what_it_was() -> None:

@@ -15,12 +15,15 @@ import tpu_perf
 ROOT = Path(tpu_perf.__file__).parent.parent
 
 
-def _installed(where: Path, name: str, entry_point: str) -> Path:
-    """A folder that looks to Python like an installed distribution with one torch backend."""
+def _installed(where: Path, name: str, groups: dict[str, dict[str, str]]) -> Path:
+    """A folder that looks to Python like an installed distribution with these entry points."""
     info = where / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[torch.backends]\n{name} = {entry_point}\n")
+    lines = []
+    for group, entry_points in groups.items():
+        lines += [f"[{group}]", *(f"{key} = {value}" for key, value in entry_points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
     return where
 
 
@@ -28,14 +31,17 @@ def _installed(where: Path, name: str, entry_point: str) -> Path:
 def ours(tmp_path: Path) -> Path:
     """Our distribution as pyproject.toml describes it, whatever is installed here."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    entry_point = project["entry-points"]["torch.backends"]["tpu_perf"]
-    return _installed(tmp_path / "ours", "tpu_perf", entry_point)
+    return _installed(tmp_path / "ours", "tpu_perf", project["entry-points"])
 
 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
     """A stand-in for TorchTPU: its loader takes the name "tpu" and says so."""
-    where = _installed(tmp_path / "theirs", "torch_tpu", "torch_tpu._loader:load")
+    where = _installed(
+        tmp_path / "theirs",
+        "torch_tpu",
+        {"torch.backends": {"torch_tpu": "torch_tpu._loader:load"}},
+    )
     (where / "torch_tpu").mkdir()
     (where / "torch_tpu" / "__init__.py").touch()
     (where / "torch_tpu" / "_loader.py").write_text(
@@ -87,6 +93,18 @@ import tpu_perf.runtime.device
 print((torch.ones(2).tpu() + 1).tolist(), torch.accelerator.memory_allocated())
 """
     assert _python(code, ours) == "[2.0, 2.0] 12"
+
+
+def test_compile_knows_the_backend_before_the_device_was_used(ours: Path) -> None:
+    code = """
+import sys, torch
+double = torch.compile(lambda x: x * 2, backend="tpu", fullgraph=True)
+assert "jax" not in sys.modules and "tpu" in torch._dynamo.list_backends()
+print(double(torch.ones(2, device="tpu")).tolist(), double(torch.ones(3)).tolist())
+again = torch.compile(lambda x: x * 3, backend="tpu")
+print(again(torch.ones(2, device="tpu")).tolist())
+"""
+    assert _python(code, ours) == "[2.0, 2.0] [2.0, 2.0, 2.0]\n[3.0, 3.0]"
 
 
 def test_an_op_called_by_its_overload_loads_the_runtime_too(ours: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._dynamo import trace_rules
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.backends.registry import register_backend
+from torch._dynamo.backends.registry import _COMPILER_FNS, register_backend
 from torch._dynamo.device_interface import (
     DeviceInterface,
     get_interface_for_device,
@@ -77,7 +77,8 @@ def register() -> None:
     """Make the backend known to Dynamo, and the device to its device-dependent code."""
     with contextlib.suppress(NotImplementedError):
         get_interface_for_device("tpu")  # torch registers its own on first look: ours comes after
-    register_backend(tpu_backend, name="tpu")
+    if "tpu" not in _COMPILER_FNS:  # it may have been found by its entry point
+        register_backend(tpu_backend, name="tpu")
     graph_breaks_for_generators(TpuGenerator)
     # Inductor has an entry for "tpu" that needs another package.
     when_imported("torch._inductor.codegen.common", _register_with_inductor)

@@ -20,7 +20,11 @@ def _linalg(info: torch.Tensor, api_name: str, *, is_matrix: bool) -> None:
 
 
 #: Ops without results that only raise, and what makes them on the host.
-CHECKS: dict[Any, Callable[..., None]] = {torch.ops.aten._linalg_check_errors.default: _linalg}
+CHECKS: dict[Any, Callable[..., None]] = {
+    torch.ops.aten._linalg_check_errors.default: _linalg,
+    torch.ops.aten._assert_async.default: torch.ops.aten._assert_async.default,
+    torch.ops.aten._assert_async.msg: torch.ops.aten._assert_async.msg,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,12 @@ def take_checks(module: torch.fx.GraphModule) -> list[Check]:
             user.replace_all_uses_with(token)
             module.graph.erase_node(user)
         module.graph.erase_node(node)
+    for node in list(module.graph.nodes):  # those that torch orders by nothing
+        if node.op == "call_function" and node.target in CHECKS:
+            tensor, *rest = node.args
+            checks.append(Check(node.target, tuple(rest), dict(node.kwargs)))
+            tensors.append(tensor)
+            module.graph.erase_node(node)
     if checks:
         output = next(n for n in module.graph.nodes if n.op == "output")
         returned: Sequence[Any] = output.args[0]

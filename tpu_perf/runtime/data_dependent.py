@@ -35,6 +35,17 @@ def _same_dtype(name: str, out: Tensor, dtype: torch.dtype) -> None:
         )
 
 
+@by_hand("_assert_async", "_assert_async.msg")
+def assert_async(self: Tensor, *message: str) -> None:
+    """torch's assertion on the device. The value is read at once: no later sync has to be met
+    for a wrong one to show, and the error names the line that asserted."""
+    host = self.cpu()
+    if message:
+        aten._assert_async.msg(host, *message)
+    else:
+        aten._assert_async.default(host)
+
+
 @by_hand("nonzero")
 def nonzero(self: Tensor) -> Tensor:
     count = int(aten.count_nonzero(self).item())

@@ -75,7 +75,10 @@ def make_reference(architecture: Architecture) -> Reference:
             step = run_step(_fresh(model), inputs, "cpu")
         except Exception as error:
             raise NotOnCpu(f"step: {one_line(error)}") from error
-    return Reference(architecture, model, inputs, Comparison(step, lambda: _exact(model, inputs)))
+    comparison = Comparison(
+        step, lambda: _exact(model, inputs), lambda: _one_rounding_off(model, inputs)
+    )
+    return Reference(architecture, model, inputs, comparison)
 
 
 def _model_with_inputs(architecture: Architecture, override: Override) -> tuple[Any, Inputs]:
@@ -190,6 +193,19 @@ def _exact(model: Any, inputs: Inputs) -> Step | None:
         return run_step(_fresh(model).double(), wide, "cpu")
     except Exception:
         return None
+
+
+def _one_rounding_off(model: Any, inputs: Inputs) -> Step:
+    """The step with every weight moved to a neighbouring float."""
+    disturbed = _fresh(model)
+    generator = torch.Generator().manual_seed(SEED)
+    with torch.no_grad():
+        for parameter in disturbed.parameters():
+            if parameter.is_floating_point():
+                up = torch.rand(parameter.shape, generator=generator) < 0.5
+                to = torch.where(up, torch.inf, -torch.inf).to(parameter.dtype)
+                parameter.copy_(torch.nextafter(parameter, to))
+    return run_step(disturbed, inputs, "cpu")
 
 
 def family_of(architecture: Architecture, model: Any) -> str:

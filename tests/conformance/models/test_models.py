@@ -74,6 +74,22 @@ def test_rounding_of_the_cpu_itself_is_no_difference() -> None:
     assert Comparison(reference, lambda: None).problems(near)
 
 
+def test_a_gradient_that_float32_does_not_know_is_no_difference() -> None:
+    def gradient(value: float) -> Step:
+        return Step({}, {"w": torch.tensor([value, 1.0])}, {}, {})
+
+    exact = Step({}, {"w": torch.tensor([0.1, 1.0]).double()}, {}, {})
+    comparison = Comparison(gradient(0.1), lambda: exact, lambda: gradient(0.2))
+    assert comparison.problems(gradient(0.4)) == []
+    assert comparison.problems(gradient(0.6))
+    outputs = Step({"loss": torch.tensor([0.4])}, {}, {}, {})
+    assert Comparison(
+        Step({"loss": torch.tensor([0.1])}, {}, {}, {}),
+        lambda: Step({"loss": torch.tensor([0.1]).double()}, {}, {}, {}),
+        lambda: Step({"loss": torch.tensor([0.2])}, {}, {}, {}),
+    ).problems(outputs)
+
+
 def test_a_tiny_multimodal_model_is_given_its_image() -> None:
     reference = make_reference(all_architectures()["qwen2_vl"])
     assert "pixel_values" in reference.inputs

@@ -195,10 +195,18 @@ def _exact(model: Any, inputs: Inputs) -> Step | None:
         return None
 
 
-def _one_rounding_off(model: Any, inputs: Inputs) -> Step:
-    """The step with every weight moved to a neighbouring float."""
-    disturbed = _fresh(model)
+#: Whether a value falls on the other side of a kink is chance: so many are tried.
+_DISTURBED = 12
+
+
+def _one_rounding_off(model: Any, inputs: Inputs) -> list[Step]:
+    """The step with every weight moved to a neighbouring float, some times."""
     generator = torch.Generator().manual_seed(SEED)
+    return [_disturbed_step(model, inputs, generator) for _ in range(_DISTURBED)]
+
+
+def _disturbed_step(model: Any, inputs: Inputs, generator: torch.Generator) -> Step:
+    disturbed = _fresh(model)
     with torch.no_grad():
         for parameter in disturbed.parameters():
             if parameter.is_floating_point():

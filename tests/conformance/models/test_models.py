@@ -79,14 +79,14 @@ def test_a_gradient_that_float32_does_not_know_is_no_difference() -> None:
         return Step({}, {"w": torch.tensor([value, 1.0])}, {}, {})
 
     exact = Step({}, {"w": torch.tensor([0.1, 1.0]).double()}, {}, {})
-    comparison = Comparison(gradient(0.1), lambda: exact, lambda: gradient(0.2))
+    comparison = Comparison(gradient(0.1), lambda: exact, lambda: [gradient(0.11), gradient(0.2)])
     assert comparison.problems(gradient(0.4)) == []
     assert comparison.problems(gradient(0.6))
     outputs = Step({"loss": torch.tensor([0.4])}, {}, {}, {})
     assert Comparison(
         Step({"loss": torch.tensor([0.1])}, {}, {}, {}),
         lambda: Step({"loss": torch.tensor([0.1]).double()}, {}, {}, {}),
-        lambda: Step({"loss": torch.tensor([0.2])}, {}, {}, {}),
+        lambda: [Step({"loss": torch.tensor([0.2])}, {}, {}, {})],
     ).problems(outputs)
 
 

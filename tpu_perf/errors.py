@@ -45,3 +45,13 @@ class EnvironmentProblem(TpuPerfError):
 
 class StoredRunError(TpuPerfError):
     """A run or ladder directory is missing, half-written or of a schema we cannot read."""
+
+
+class ExportMismatch(TpuPerfError):
+    """A file that was just written does not read back as what was to be written."""
+
+    exit_code = ExitCode.ENVIRONMENT
+
+
+class ImportProblem(TpuPerfError):
+    """A capture cannot be read: damaged, truncated, or of a kind that nobody here knows."""

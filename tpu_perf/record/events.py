@@ -2,7 +2,8 @@
 
 Times are integer nanoseconds of `time.perf_counter_ns` in the worker process. `step` is the index
 of the step in progress, -1 outside steps. `program` is the index of a row of the program table,
--1 where no program took part. Column order is the order in which the recorder appends.
+-1 where no program took part. `site` is a row of the site table (`record.details`), -1 where the
+recorder was not asked to look. Column order is the order in which the recorder appends.
 """
 
 from __future__ import annotations
@@ -48,9 +49,12 @@ DISPATCH = EventKind(
         ("op", "string"),
         ("program", "int32"),
         ("step", "int32"),
+        ("site", "int32"),
+        ("thread", "int32"),
     ),
     "One aten op reached the device: host time from entry to return. `program` is -1 when the op "
-    "was only recorded (DeferAndFuse) or needs no program.",
+    "was only recorded (DeferAndFuse) or needs no program. `thread` numbers the threads of the "
+    "process in the order in which they were seen, 0 first; -1 not looked at.",
 )
 EXECUTE = EventKind(
     "execute",
@@ -100,8 +104,11 @@ MEMORY = EventKind(
         ("delta_bytes", "int64"),
         ("live_bytes", "int64"),
         ("step", "int32"),
+        ("buffer", "int64"),
+        ("site", "int32"),
     ),
-    "Device buffers were allocated (delta > 0) or released (delta < 0).",
+    "A device buffer was allocated (delta > 0) or released (delta < 0). `buffer` is unique among "
+    "live buffers and used again after a release.",
 )
 TRANSFER = EventKind(
     "transfer",
@@ -135,9 +142,57 @@ FALLBACK = EventKind(
     "An op was computed by torch on the host because TORCH_TPU_CPU_FALLBACK=1.",
 )
 
+DEVICE = EventKind(
+    "device",
+    (
+        ("t_start_ns", "int64"),
+        ("t_end_ns", "int64"),
+        ("program", "int32"),
+        ("instruction", "string"),
+        ("lane", "string"),
+        ("step", "int32"),
+    ),
+    "One HLO instruction ran on the device, as XLA's own profiler reports it. `lane` is its line "
+    "there: a core of a TPU, a thread of a CPU; lane `module` holds whole programs, where XLA "
+    "reports them.",
+)
+ANNOTATION = EventKind(
+    "annotation",
+    (
+        ("t_start_ns", "int64"),
+        ("t_end_ns", "int64"),
+        ("name", "string"),
+        ("kind", "string"),
+        ("thread", "int32"),
+        ("step", "int32"),
+    ),
+    "Something the program says of itself: `kind` is module (a forward of nn.Module, `name` its "
+    "path), user (torch.profiler.record_function), optimizer, backward, data (a DataLoader's "
+    "next).",
+)
+LOOKUP = EventKind(
+    "lookup",
+    (
+        ("t_start_ns", "int64"),
+        ("t_end_ns", "int64"),
+        ("program", "int32"),
+        ("key", "string"),
+        ("tier", "int8"),
+        ("hit", "int8"),
+        ("differed", "string"),
+        ("step", "int32"),
+    ),
+    "A tier of the program cache below the memory tier was asked (tier HOST or DIRECTORY), or the "
+    "compiler was (tier COMPILED, hit 1). `differed` says on a miss which key component differed "
+    "from the nearest entry. Look-ups that the memory tier answers are the execute events.",
+)
+
 EVENT_KINDS: dict[str, EventKind] = {
     kind.name: kind
-    for kind in (DISPATCH, EXECUTE, COMPILE, FLUSH, MEMORY, TRANSFER, SYNC, FALLBACK)
+    for kind in (
+        *(DISPATCH, EXECUTE, COMPILE, FLUSH, MEMORY, TRANSFER, SYNC, FALLBACK),
+        *(DEVICE, ANNOTATION, LOOKUP),
+    )
 }
 
 #: steps.parquet: one row per step the worker ran. `phase` is first | warmup | timed | probe | bare

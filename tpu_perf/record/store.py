@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tpu_perf.errors import StoredRunError
+from tpu_perf.record.details import DETAIL_TABLES
 from tpu_perf.record.events import (
     EVENT_KINDS,
     PROGRAM_COLUMNS,
@@ -111,6 +112,11 @@ class RunWriter:
     def write_programs(self, table: pa.Table) -> None:
         write_table(self.partial / "programs.parquet", table)
 
+    def write_detail(self, name: str, table: pa.Table) -> None:
+        """Write one of the tables of `record.details`."""
+        assert name in DETAIL_TABLES, name
+        write_table(self.partial / f"{name}.parquet", table)
+
     def finish(self, run: Run) -> Path:
         """Write run.json and give the directory its final name, replacing an older run."""
         write_json(self.partial / RUN_FILE, run.to_json())
@@ -185,6 +191,11 @@ class StoredRun:
     def programs(self) -> pd.DataFrame:
         return _read_tables(_existing(self.directory / "programs.parquet"), PROGRAM_COLUMNS)
 
+    def detail(self, name: str) -> pd.DataFrame:
+        """A table of `record.details`; empty if the run was recorded without."""
+        path = self.directory / f"{name}.parquet"
+        return _read_tables(_existing(path), DETAIL_TABLES[name])
+
 
 def _existing(path: Path) -> list[Path]:
     return [path] if path.exists() else []
@@ -197,8 +208,20 @@ def _read_tables(paths: list[Path], columns: tuple[tuple[str, ColumnType], ...])
         tables = [pq.read_table(path) for path in paths]
     except (OSError, pa.ArrowException) as error:
         raise StoredRunError(f"{paths[0].parent} has a damaged table: {error}") from None
+    tables = [_completed(table, columns) for table in tables]
     frame: pd.DataFrame = pa.concat_tables(tables).unify_dictionaries().to_pandas()
     return frame
+
+
+def _completed(table: pa.Table, columns: tuple[tuple[str, ColumnType], ...]) -> pa.Table:
+    """The table with columns that its schema version did not have yet, filled with "unknown"."""
+    for name, kind in columns:
+        if name not in table.column_names:
+            unknown = pa.nulls(len(table), _ARROW_TYPES[kind])
+            if kind in ("int64", "int32", "int8"):
+                unknown = pa.array([-1] * len(table), _ARROW_TYPES[kind])
+            table = table.append_column(pa.field(name, _ARROW_TYPES[kind]), unknown)
+    return table.select([name for name, _ in columns])
 
 
 def load_run(directory: Path) -> StoredRun:

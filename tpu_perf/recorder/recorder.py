@@ -6,6 +6,7 @@ Rows become Arrow columns between steps, where no one is timing.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,12 +65,21 @@ class Recorder:
     transfer: Append
     sync: Append
     fallback: Append
+    device: Append
+    annotation: Append
+    lookup: Append
     op: Append
 
-    def __init__(self, pending_limit: int = PENDING_LIMIT) -> None:
+    def __init__(self, pending_limit: int = PENDING_LIMIT, ring: int | None = None) -> None:
+        """`ring`: keep only the newest so many events of each kind, and count those before."""
         self.step = -1
         self._limit = pending_limit
+        self._ring = ring
+        self._overwritten = 0
+        self._lock = threading.Lock()
         self._pending: dict[str, list[Any]] = {}
+        #: Lists already taken, to which a thread may append a row that it had begun.
+        self._former: dict[str, list[Any]] = {}
         self._drops: dict[str, _DropCounter] = {}
         self._settled: dict[str, list[pa.Table]] = {name: [] for name in EVENT_KINDS}
         self._counts: dict[str, int] = dict.fromkeys(EVENT_KINDS, 0)
@@ -80,7 +90,11 @@ class Recorder:
     def _open(self, name: str) -> None:
         rows: list[Any] = []
         self._pending[name] = rows
-        setattr(self, name, rows.append)
+        setattr(self, name, self._sink(name, rows.append))
+
+    def _sink(self, name: str, append: Append) -> Append:
+        """What takes the rows of a kind."""
+        return append
 
     def begin_step(self, step: int) -> None:
         self.step = step
@@ -88,27 +102,51 @@ class Recorder:
     def end_step(self) -> None:
         """Call between steps: turns rows into columns when many have piled up."""
         self.step = -1
-        for name, rows in self._pending.items():
+        self.settle_large()
+
+    def settle_large(self) -> None:
+        """Turn rows into columns where many have piled up. Any thread may call it."""
+        for name, rows in list(self._pending.items()):
             if len(rows) >= SETTLE_AT:
                 self._settle(name)
 
     def _settle(self, name: str) -> None:
-        rows = self._pending[name]
-        self._open(name)
-        if len(rows) > self._limit:
-            self._drops[name].dropped += len(rows) - self._limit
-            del rows[self._limit :]
-        if rows:
-            made = tables_of_ops(rows) if name == _OPS else {name: _table(name, rows)}
-            for kind, table in made.items():
-                self._counts[kind] += len(rows)
-                self._settled[kind].append(table)
+        with self._lock:
+            pending = self._pending[name]
+            self._open(name)
+            rows = self._former.pop(name, [])
+            count = len(pending)
+            rows += pending[:count]
+            del pending[:count]
+            self._former[name] = pending
+            if len(rows) > self._limit:
+                self._drops[name].dropped += len(rows) - self._limit
+                del rows[self._limit :]
+            if rows:
+                made = tables_of_ops(rows) if name == _OPS else {name: _table(name, rows)}
+                for kind, table in made.items():
+                    self._counts[kind] += len(rows)
+                    self._settled[kind].append(table)
+                    if self._ring is not None:
+                        self._overwrite(kind, self._ring)
+
+    def _overwrite(self, kind: str, ring: int) -> None:
+        """Give up the oldest rows of a kind beyond the ring's length."""
+        tables = self._settled[kind]
+        excess = sum(table.num_rows for table in tables) - ring
+        while excess > 0:
+            oldest = tables[0].num_rows
+            gone = min(excess, oldest)
+            tables[0:1] = [] if gone == oldest else [tables[0].slice(gone)]
+            self._overwritten += gone
+            excess -= gone
 
     @property
     def dropped_events(self) -> int:
         """Events that were not kept, over all kinds."""
         dropped = sum(counter.dropped for counter in self._drops.values())
-        return dropped + self._drops[_OPS].dropped  # an op is two events
+        # An op is two events.
+        return dropped + self._drops[_OPS].dropped + self._overwritten
 
     def event_count(self, kind: str) -> int:
         """Events of this kind kept so far, drained ones included."""
@@ -121,7 +159,8 @@ class Recorder:
         self._settle(_OPS)
         for name in EVENT_KINDS:
             self._settle(name)
-            parts, self._settled[name] = self._settled[name], []
+            with self._lock:
+                parts, self._settled[name] = self._settled[name], []
             tables[name] = pa.concat_tables(parts or [_table(name, [])])
             if name in KINDS_OF_AN_OP and len(parts) > 1:
                 tables[name] = tables[name].unify_dictionaries().sort_by("t_start_ns")

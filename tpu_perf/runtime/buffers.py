@@ -115,7 +115,7 @@ class Buffer:
                 MEMORY.peak = live
             recorder = active.recorder
             if recorder is not None:
-                recorder.memory(memory_event(_clock(), nbytes, live, recorder.step))
+                recorder.memory(memory_event(_clock(), nbytes, live, recorder.step, id(self)))
 
     def fill(self, array: jax.Array) -> None:
         """Give the buffer its (new) array."""
@@ -123,14 +123,14 @@ class Buffer:
         self.shared = False
         if not self.counted and self.spec.nbytes:
             self.counted = self.spec.nbytes
-            MEMORY.allocate(self.counted)
+            MEMORY.allocate(self.counted, id(self))
 
     def release(self) -> None:
         """Give the array up."""
         self.array = None
         self.shared = False
         if self.counted:
-            MEMORY.release(self.counted)
+            MEMORY.release(self.counted, id(self))
             self.counted = 0
 
     def ready(self, reason: str = "unknown") -> jax.Array:
@@ -151,7 +151,7 @@ class Buffer:
             MEMORY.releases += 1
             recorder = active.recorder
             if recorder is not None:
-                recorder.memory(memory_event(_clock(), -nbytes, live, recorder.step))
+                recorder.memory(memory_event(_clock(), -nbytes, live, recorder.step, id(self)))
 
 
 _unwritten: dict[Spec, jax.Array] = {}

@@ -62,6 +62,8 @@ class CallPlan:
     #: Template of the return value: ("fresh", i), ("argument", i) (i-th tensor argument), a list
     #: of such, or None.
     returns: Any
+    #: Names and arguments of the call as JSON (`call_description.of_call`).
+    described: tuple[str, str] = ("[]", "[]")
     uid: int = field(default_factory=lambda: next(_uids))
     programs: dict[Any, Any] = field(default_factory=dict)  # donation pattern -> Program
     #: The same programs where the generated kernels find them: without and with donation.

@@ -13,6 +13,7 @@ import torch
 from tpu_perf.recorder import active
 from tpu_perf.recorder.packing import dispatch_event, name_number
 from tpu_perf.runtime.buffers import buffer_of
+from tpu_perf.runtime.call_description import of_nodes
 from tpu_perf.runtime.call_plan import Fresh
 from tpu_perf.runtime.dtypes import numpy_dtype
 from tpu_perf.runtime.forking import refuse_in_child
@@ -164,7 +165,7 @@ class CompiledGraph:
         return CACHE.build(
             name=self.name, kind="graph", ops=self.ops,
             key_text=f"graph({geometry}, {moving})\n{self.text}", compute=compute,
-            in_avals=avals, differed=why,
+            in_avals=avals, differed=why, parts=lambda: of_nodes(self.evaluator.nodes),
         )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from tpu_perf.runtime.binding import Bound
+from tpu_perf.runtime.call_description import of_plan
 from tpu_perf.runtime.call_plan import CallPlan, assemble
 from tpu_perf.runtime.program_cache import CACHE, Program
 
@@ -23,6 +24,7 @@ def op_program(plan: CallPlan, donated: tuple[int, ...]) -> Program:
             compute=_as_tuple(plan.compute),
             in_avals=plan.in_avals(),
             donated=donated,
+            parts=lambda: [of_plan(plan)],
         )
     return program
 

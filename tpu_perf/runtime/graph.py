@@ -22,6 +22,7 @@ from tpu_perf.runtime.lowerings.registry import (
     as_array,
     draws_numbers,
 )
+from tpu_perf.runtime.replaying import op_scope
 from tpu_perf.runtime.signatures import functional_form
 
 Special = Callable[..., Any]
@@ -170,11 +171,13 @@ class GraphEvaluator:
         env: dict[torch.fx.Node, Any] = {}
         feed = iter(inputs)
         draws = 0
+        position = -1
 
         def value(argument: Any) -> Any:
             return torch.fx.map_arg(argument, lambda n: env[n])
 
         for node in self.nodes:
+            position += node.op == "call_function"
             if node.op == "placeholder":
                 env[node] = next(feed, None)
             elif node.op == "get_attr":
@@ -202,11 +205,12 @@ class GraphEvaluator:
                             _contiguous(node))  # fmt: skip
                 args, kwargs = value(node.args), value(node.kwargs)
                 kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
-                result = (
-                    each_element(found[0], call, args, kwargs) if found[1]
-                    else found[0].lower(call, *args, **kwargs)
-                )  # fmt: skip
-                env[node] = _fit(result, node)
+                with jax.named_scope(op_scope(position)):
+                    result = (
+                        each_element(found[0], call, args, kwargs) if found[1]
+                        else found[0].lower(call, *args, **kwargs)
+                    )  # fmt: skip
+                    env[node] = _fit(result, node)
         raise AssertionError("a graph without an output node")
 
 

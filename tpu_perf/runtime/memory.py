@@ -29,21 +29,22 @@ class Memory:
         #: (allocations, releases) at the last reset of the accumulated counts.
         self._forgotten = (0, 0)
 
-    def allocate(self, nbytes: int) -> None:
+    def allocate(self, nbytes: int, buffer: int) -> None:
+        """`buffer` identifies the buffer among the live ones."""
         self.allocated = live = self.allocated + nbytes
         self.allocations += 1
         if live > self.peak:
             self.peak = live
         recorder = active.recorder
         if recorder is not None:
-            recorder.memory(memory_event(_clock(), nbytes, live, recorder.step))
+            recorder.memory(memory_event(_clock(), nbytes, live, recorder.step, buffer))
 
-    def release(self, nbytes: int) -> None:
+    def release(self, nbytes: int, buffer: int) -> None:
         self.allocated = live = self.allocated - nbytes
         self.releases += 1
         recorder = active.recorder
         if recorder is not None:
-            recorder.memory(memory_event(_clock(), -nbytes, live, recorder.step))
+            recorder.memory(memory_event(_clock(), -nbytes, live, recorder.step, buffer))
 
     def reset_peak(self) -> None:
         self.peak = self.allocated

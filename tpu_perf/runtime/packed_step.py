@@ -18,7 +18,7 @@ import numpy as np
 from tpu_perf.runtime.buffers import Buffer
 from tpu_perf.runtime.jax_private import put
 from tpu_perf.runtime.program_cache import CACHE, Program
-from tpu_perf.runtime.replaying import replay
+from tpu_perf.runtime.replaying import parts_of, replay
 from tpu_perf.runtime.segment import Work, program_for
 
 #: Elements up to which a tensor travels in the vector. Above, copying costs more than passing.
@@ -102,6 +102,7 @@ class PackedStep:
             name=f"step_{len(work.nodes)}", kind="step", ops=len(work.nodes),
             key_text=f"{work.key_text()}\npacked {self.packed_in} {self.packed_out}",
             compute=self._compute(), in_avals=avals, donated=donated,
+            parts=parts_of([plan for plan, _, _ in work.nodes]),
         )  # fmt: skip
 
     def _compute(self) -> Callable[..., tuple[jax.Array, ...]]:

@@ -15,6 +15,7 @@ from tpu_perf.runtime.argument_checks import check_overlaps, check_written
 from tpu_perf.runtime.argument_layout import Layout
 from tpu_perf.runtime.binding import Bound
 from tpu_perf.runtime.buffers import Spec, contiguous_strides, storage_order_shape
+from tpu_perf.runtime.call_description import of_call
 from tpu_perf.runtime.call_plan import CallPlan, Fresh
 from tpu_perf.runtime.dtypes import numpy_dtype
 from tpu_perf.runtime.lowerings.registry import (
@@ -93,6 +94,7 @@ def build_plan(signature: Signature, bound: Bound) -> CallPlan:
         fresh=fresh,
         mutated=mutated,
         returns=returns,
+        described=of_call(signature, bound),
         bytes_in=sum(slots[i].nbytes for i in reads),
         bytes_out=sum(f.spec.nbytes for f in fresh) + sum(slots[i].nbytes for i in mutated),
     )

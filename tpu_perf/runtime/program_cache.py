@@ -23,6 +23,7 @@ from tpu_perf.recorder import active
 from tpu_perf.recorder.packing import execute_event
 from tpu_perf.runtime import jax_private
 from tpu_perf.runtime.cache_directory import CacheDirectory, CacheEntry
+from tpu_perf.runtime.call_description import Part
 from tpu_perf.runtime.failures import large_bytes, watched
 from tpu_perf.runtime.outstanding import OUTSTANDING
 from tpu_perf.runtime.torch_private import dynamo_looking_away
@@ -50,6 +51,8 @@ class Program:
     created_s: float = field(default_factory=time.time)
     executions: int = 0
     last_read_s: float = 0.0
+    #: The aten ops that it computes, in order; worked out when asked for.
+    parts: Callable[[], list[Part]] = field(default=list, repr=False)
     call: Callable[..., tuple[jax.Array, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,9 +126,11 @@ class ProgramCache:
         in_avals: Sequence[Aval],
         donated: Sequence[int] = (),
         differed: str | None = None,
+        parts: Callable[[], list[Part]] = list,
     ) -> Program:
         """The program for this key: from memory, from the directory, or compiled now. `differed`
-        says why there is another of this name, where the caller knows better than the keys."""
+        says why there is another of this name, where the caller knows better than the keys.
+        `parts` gives the ops that it computes, when somebody asks."""
         options = json.dumps(self.compiler_options, sort_keys=True, default=str)
         identity = f"{key_text}|donated={tuple(donated)}|options={options}"
         key = hashlib.sha256("\n".join((*self.fingerprint(), identity)).encode()).hexdigest()
@@ -137,6 +142,7 @@ class ProgramCache:
                 program = self._make(
                     key, name, kind, ops, identity, compute, in_avals, donated, differed
                 )
+            program.parts = parts
             self.by_key[key] = program
             self.programs.append(program)
             return program
@@ -166,7 +172,7 @@ class ProgramCache:
             if self.cache_only:
                 raise RuntimeError(f"program {name} is not in the cache, and only cached programs "
                                    "are allowed (_set_cache_only)")  # fmt: skip
-            lowered = jax_private.lower(compute, in_avals, donated, _xla_name(name))
+            lowered = jax_private.lower(compute, in_avals, donated, xla_name(name, key))
             trace_ns = _clock() - start
             executable = lowered.compile(self.compiler_options)
             entry = CacheEntry(name, identity, lowered.bytecode(), lowered.out_avals, b"")
@@ -218,8 +224,9 @@ def _nbytes(aval: Aval) -> int:
     return count * aval[1].itemsize
 
 
-def _xla_name(name: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in name)[:80]
+def xla_name(name: str, key: str) -> str:
+    """The HLO module's name (after `jit_`): it must tell programs apart in XLA's profiles."""
+    return "".join(c if c.isalnum() else "_" for c in name)[:80] + f"__{key[:10]}"
 
 
 def _first_difference(before: str, after: str) -> str:

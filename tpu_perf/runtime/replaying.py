@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tpu_perf.runtime.call_description import Part, of_plan
 from tpu_perf.runtime.call_plan import CallPlan
 from tpu_perf.runtime.random_numbers import Draws
 
@@ -47,15 +48,27 @@ def replay(
         rest = list(arguments[len(input_values) :])
         feeds = {kind: _unpack(rest.pop(0)) for kind, _ in _KIND_ARRAYS if kind in kinds}
         random = _unpack(rest.pop(0)) if draws else None
-        for compute, number_kinds, is_random, ids, outs in steps:
+        for position, (compute, number_kinds, is_random, ids, outs) in enumerate(steps):
             inputs: list[Any] = [env[i] for i in ids]
             inputs += [next(feeds[k]) for k in number_kinds]
             if is_random and random is not None:
                 inputs += [next(random), next(random)]
-            env.update(zip(outs, compute(*inputs), strict=True))
+            with jax.named_scope(op_scope(position)):
+                env.update(zip(outs, compute(*inputs), strict=True))
         return tuple(env[v] for v in wanted)
 
     return run
+
+
+def op_scope(position: int) -> str:
+    """The name that XLA's instructions bear of the op at this position in its program, so that
+    what ran on the device is found again in `program_ops`."""
+    return f"op{position}"
+
+
+def parts_of(plans: list[CallPlan]) -> Callable[[], list[Part]]:
+    """The ops of a program that runs these plans."""
+    return lambda: [of_plan(plan) for plan in plans]
 
 
 def _unpack(array: jax.Array) -> Any:

@@ -26,7 +26,7 @@ from tpu_perf.runtime.forking import refuse_in_child
 from tpu_perf.runtime.program_cache import CACHE, Program, user_line
 from tpu_perf.runtime.random_numbers import GENERATOR, Draws
 from tpu_perf.runtime.repeats import Repeats
-from tpu_perf.runtime.replaying import Draw, Node, pack, replay
+from tpu_perf.runtime.replaying import Draw, Node, pack, parts_of, replay
 from tpu_perf.runtime.torch_private import (
     graph_task,
     on_autograd_worker,
@@ -285,6 +285,7 @@ class Work:
             compute=compute,
             in_avals=avals,
             donated=self.donated,
+            parts=parts_of([plan for plan, _, _ in self.nodes]),
         )
 
     def key_text(self) -> str:

@@ -1,0 +1,1 @@
+"""Reading HLO modules: instructions, what each costs, and which op it computes."""

@@ -1,0 +1,1 @@
+"""Captures made elsewhere, read into run directories; one file a format."""

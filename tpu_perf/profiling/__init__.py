@@ -1,0 +1,1 @@
+"""Recording any script: steps, schedules, what is captured around them."""

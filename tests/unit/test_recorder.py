@@ -26,8 +26,24 @@ def test_an_op_is_a_dispatch_and_an_execution() -> None:
     assert recorder.event_count("dispatch") == recorder.event_count("execute") == 2
     tables = recorder.drain()
     assert tables["dispatch"].to_pylist() == [
-        {"t_start_ns": 10, "t_end_ns": 20, "op": "aten::add.Tensor", "program": 7, "step": 4},
-        {"t_start_ns": 30, "t_end_ns": 40, "op": "graph", "program": 9, "step": 4},
+        {
+            "t_start_ns": 10,
+            "t_end_ns": 20,
+            "op": "aten::add.Tensor",
+            "program": 7,
+            "step": 4,
+            "site": -1,
+            "thread": -1,
+        },
+        {
+            "t_start_ns": 30,
+            "t_end_ns": 40,
+            "op": "graph",
+            "program": 9,
+            "step": 4,
+            "site": -1,
+            "thread": -1,
+        },
     ]
     assert tables["execute"].to_pylist() == [
         {"t_start_ns": 12, "t_end_ns": 17, "program": 7, "tier": 3, "step": 4},
@@ -39,15 +55,22 @@ def test_an_op_is_a_dispatch_and_an_execution() -> None:
 
 def test_memory_keeps_large_and_negative_numbers() -> None:
     recorder = Recorder()
-    recorder.memory(memory_event(5, -(1 << 40), 1 << 41, -1))
+    recorder.memory(memory_event(5, -(1 << 40), 1 << 41, -1, 77))
     assert recorder.drain()["memory"].to_pylist() == [
-        {"t_ns": 5, "delta_bytes": -(1 << 40), "live_bytes": 1 << 41, "step": -1}
+        {
+            "t_ns": 5,
+            "delta_bytes": -(1 << 40),
+            "live_bytes": 1 << 41,
+            "step": -1,
+            "buffer": 77,
+            "site": -1,
+        }
     ]
 
 
 @pytest.mark.parametrize(("sink", "row", "lost"), [
     ("op", op_event(1, 2, 3, 4, ADD, 0, 0, 0), 2 * 3),
-    ("memory", memory_event(1, 8, 8, 0), 3),
+    ("memory", memory_event(1, 8, 8, 0, 1), 3),
     ("sync", (1, 2, "item()", 0), 3),
 ])  # fmt: skip
 def test_what_does_not_fit_is_counted(sink: str, row: object, lost: int) -> None:
@@ -66,5 +89,5 @@ def test_hot_events_do_not_make_the_collector_run() -> None:
     before = gc.get_stats()[0]["collections"]
     for i in range(20_000):
         recorder.op(op_event(i, i, i, i, ADD, 0, 0, 0))
-        recorder.memory(memory_event(i, 8, 8, 0))
+        recorder.memory(memory_event(i, 8, 8, 0, i))
     assert gc.get_stats()[0]["collections"] - before <= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections import defaultdict
 from typing import Any
@@ -11,6 +12,11 @@ from tpu_perf.record.events import DISPATCH, MEMORY
 from tpu_perf.recorder.packing import site_and_thread, site_only
 from tpu_perf.recorder.recorder import PENDING_LIMIT, Append, Recorder
 from tpu_perf.recorder.sites import Sites
+
+
+#: The byte of a packed memory event that holds the sign of its delta.
+_DELTA_SIGN = 15 if sys.byteorder == "little" else 8
+_NOWHERE = site_only(-1)
 
 
 class DetailedRecorder(Recorder):
@@ -42,7 +48,8 @@ class DetailedRecorder(Recorder):
         if name == MEMORY.name:
 
             def allocated(event: Any) -> None:
-                append(event + site_only(here()))
+                released = event[_DELTA_SIGN] & 0x80
+                append(event + (_NOWHERE if released else site_only(here())))
 
             return allocated
         return append

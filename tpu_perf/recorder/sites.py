@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -56,7 +56,7 @@ class Sites:
     def here(self, depth: int = 2) -> int:
         """The site of the op that the caller `depth` frames up is about."""
         node = self._node()
-        frame: FrameType | None = sys._getframe(depth)
+        innermost = frame = cast("FrameType | None", sys._getframe(depth))
         kinds = self._kinds
         phase = "forward"
         module: Any = None
@@ -79,7 +79,9 @@ class Sites:
             elif kind == _OPTIMIZER:
                 phase = "optimizer"
             elif kind == _ENGINE:
-                break
+                phase = "backward"
+                if node is not None:
+                    break
             frame = frame.f_back
         if node is not None:
             if user is None or phase == "optimizer":
@@ -90,9 +92,10 @@ class Sites:
         key = (id(user.f_code), user.f_lasti, id(module), phase)
         site = self._known.get(key)
         if site is None:
-            site = self._add(key, user, module, phase)
+            site = self._add(key, innermost, module, phase)
         if node is None and phase == "forward":
-            self._site_of_sequence[self._sequence() - 1] = site
+            # The first op after autograd made a node is the node's; later ones may have none.
+            self._site_of_sequence.setdefault(self._sequence() - 1, site)
         return site
 
     def forget_sequences(self) -> None:
@@ -140,7 +143,7 @@ class Sites:
             kind = _MODULE_CALL
         elif any(part in name for part in _OPTIMIZER_FILES):
             kind = _OPTIMIZER
-        elif code.co_name == "_engine_run_backward":
+        elif name.endswith(("/torch/autograd/graph.py", "/torch/autograd/__init__.py")):
             kind = _ENGINE
         else:
             kind = _LIBRARY
@@ -148,8 +151,8 @@ class Sites:
         self._kinds[id(code)] = kind
         return kind
 
-    def _add(self, key: Any, user: FrameType, module: Any, phase: str) -> int:
-        frame: FrameType | None = user
+    def _add(self, key: Any, innermost: FrameType | None, module: Any, phase: str) -> int:
+        frame = innermost
         root = module
         stack: list[str] = []
         first: tuple[str, int, str] | None = None

@@ -13,7 +13,6 @@ from tpu_perf.recorder.packing import site_and_thread, site_only
 from tpu_perf.recorder.recorder import PENDING_LIMIT, Append, Recorder
 from tpu_perf.recorder.sites import Sites
 
-
 #: The byte of a packed memory event that holds the sign of its delta.
 _DELTA_SIGN = 15 if sys.byteorder == "little" else 8
 _NOWHERE = site_only(-1)

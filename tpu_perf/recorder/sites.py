@@ -50,7 +50,7 @@ class Sites:
         self._site_of_sequence: dict[int, int] = {}
         self._paths: dict[int, tuple[str, str]] = {}
         self._node: Callable[[], Any] = torch._C._current_autograd_node
-        self._sequence: Callable[[], int] = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+        self._sequence: Callable[[], int] = torch._C._autograd._get_sequence_nr
         self._lock = threading.Lock()
 
     def here(self, depth: int = 2) -> int:

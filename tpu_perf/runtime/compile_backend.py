@@ -48,7 +48,7 @@ def tpu_backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any], **_
         inference_compiler=_compiler("inference", origin),
         partition_fn=min_cut_rematerialization_partition,
         decompositions=dict(decompositions_for_compile()),
-        keep_inference_input_mutations=False,
+        keep_inference_input_mutations=True,
     )
     return prepared(module, example_inputs)
 

@@ -14,6 +14,7 @@ from torch.fx.passes.split_module import split_module
 from tpu_perf.runtime.aten_kernels import BY_HAND
 from tpu_perf.runtime.compiled_checks import make_checks, take_checks
 from tpu_perf.runtime.compiled_graph import CompiledGraph
+from tpu_perf.runtime.compiled_writes import take_writes
 from tpu_perf.runtime.data_dependent import BY_HAND as DATA_DEPENDENT
 from tpu_perf.runtime.decompositions import decompositions_for_compile
 from tpu_perf.runtime.graph import missing_of, missing_ops
@@ -32,13 +33,31 @@ def compiled(module: torch.fx.GraphModule, name: str, origin: Origin) -> Graph:
     device cannot run.
     """
     checks = take_checks(module)
+    writes = take_writes(module)
     if missing_ops(module):
         module = _without_custom_ops(module)
-    kind = _Parts if missing_ops(module) else CompiledGraph
-    graph = kind(module, name, origin)
+    graph: Graph
+    if missing_ops(module):
+        graph = _written_after(_Parts(module, name, origin), writes)
+    else:
+        graph = CompiledGraph(module, name, origin, writes)
     if not checks:
         return graph
     return lambda *inputs: make_checks(checks, graph(*inputs))
+
+
+def _written_after(graph: Graph, writes: list[int]) -> Graph:
+    """The graph with its last results copied into the inputs that it writes."""
+    if not writes:
+        return graph
+
+    def run(*inputs: Any) -> list[Any]:
+        results = graph(*inputs)
+        for position, value in zip(writes, results[-len(writes) :], strict=True):
+            inputs[position].copy_(value)
+        return results[: -len(writes)]
+
+    return run
 
 
 def retraced(

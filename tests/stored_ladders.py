@@ -154,6 +154,11 @@ PROGRAMS: tuple[tuple[Any, ...], ...] = (
 )
 
 
+def _whole(kind: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The row with -1 in the columns that only a recorder with details fills."""
+    return (*row, *[-1] * (len(EVENT_KINDS[kind].columns) - len(row)))
+
+
 def write_run(
     directory: Path,
     timeline: Timeline,
@@ -168,7 +173,7 @@ def write_run(
     writer = RunWriter(directory)
     writer.write_events(
         {
-            name: table_of_rows(EVENT_KINDS[name].columns, rows)
+            name: table_of_rows(EVENT_KINDS[name].columns, [_whole(name, row) for row in rows])
             for name, rows in timeline.events.items()
         }
     )

@@ -24,9 +24,6 @@ from tpu_perf.runtime.forking import device_started, refuse_in_child
 
 Aval = tuple[tuple[int, ...], "np.dtype[Any]"]
 
-#: Set to 1: XLA:CPU runs programs on a thread of its own, so that the host goes on at once.
-CPU_ASYNC_VARIABLE = "TPU_PERF_CPU_ASYNC"
-
 
 def start_platform() -> None:
     """Choose JAX's platform explicitly and switch on 64-bit types, as PyTorch has them.
@@ -36,11 +33,6 @@ def start_platform() -> None:
     """
     if not os.environ.get("JAX_PLATFORMS") and not tpu_on_pci_bus():
         jax.config.update("jax_platforms", "cpu")
-    # Handing a small program to another thread costs more than the program: with two cores a
-    # tiny model's Strict step took 26 ms so and 19 ms without, a larger one's no less. Only XLA:CPU
-    # is told; a TPU is asynchronous by itself.
-    if os.environ.get(CPU_ASYNC_VARIABLE, "").strip().lower() not in ("1", "true", "yes", "on"):
-        jax.config.update("jax_cpu_enable_async_dispatch", False)
     jax.config.update("jax_enable_x64", True)
 
 

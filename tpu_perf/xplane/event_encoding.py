@@ -72,16 +72,17 @@ def encode_events(
     for stat in stats:
         pieces += _stat_pieces(stat)
     sizes = [_sizes(piece, len(metadata_id)) for piece in pieces]
-    bodies = np.sum(sizes, axis=0, dtype=np.int64)
+    bodies: Integers = np.asarray(np.sum(sizes, axis=0), dtype=np.int64)
     header = _Piece(bytes([_EVENTS_OF_LINE]), bodies)
     return _scatter([header, *pieces], [_sizes(header, len(bodies)), *sizes])
 
 
 def _stat_pieces(stat: StatColumn) -> list[_Piece]:
     """Tag and length of the stat, its id, its value."""
-    if len(stat.values) and (
-        stat.values if stat.present is None else stat.values[stat.present]
-    ).min(initial=0) < 0:
+    if (
+        len(stat.values)
+        and (stat.values if stat.present is None else stat.values[stat.present]).min(initial=0) < 0
+    ):
         raise ValueError("a stat has a negative value")
     values = np.maximum(stat.values, 0)
     identity = _varint(stat.stat_id)
@@ -111,7 +112,7 @@ def _sizes(piece: _Piece, count: int) -> Integers:
 
 def _scatter(pieces: Sequence[_Piece], sizes: Sequence[Integers]) -> bytes:
     """Lay the pieces of every event one after the other into one buffer."""
-    totals = np.sum(sizes, axis=0, dtype=np.int64)
+    totals: Integers = np.asarray(np.sum(sizes, axis=0), dtype=np.int64)
     ends = np.cumsum(totals)
     position = ends - totals
     out = np.zeros(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)

@@ -44,12 +44,14 @@ class EventColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineTotals:
-    """What a line was to hold: compared with what a reader finds."""
+    """What a line was to hold, compared with what a reader finds: the number of its events, and
+    the sums of their durations and of their starts."""
 
     plane: str
     line: str
     events: int
     duration_ns: int
+    start_sum_ns: int
 
 
 @dataclass
@@ -125,6 +127,7 @@ class PlaneWriter:
                 line=name,
                 events=len(events.type_id),
                 duration_ns=int(events.duration_ns.sum()),
+                start_sum_ns=int(events.start_ns.sum()),
             )
         )
 

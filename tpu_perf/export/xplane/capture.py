@@ -71,7 +71,8 @@ class Capture:
 
     @cached_property
     def program_names(self) -> Mapping[int, str]:
-        return {int(number): str(name) for number, name in self.tables.programs["name"].items()}
+        programs = self.tables.programs
+        return dict(zip(programs.index.tolist(), texts(programs["name"]), strict=True))
 
     @property
     def is_measured(self) -> bool:
@@ -85,7 +86,7 @@ class Capture:
 
     @cached_property
     def device_steps(self) -> pd.DataFrame:
-        """The marked steps in which the device was seen: all of them where its spans are derived."""
+        """The marked steps in which the device was seen; all where its spans are derived."""
         steps = self.marked_steps
         if not self.is_measured:
             return steps
@@ -94,7 +95,7 @@ class Capture:
     def parts(self, limit: int) -> list[Part]:
         """Cuts at starts of marked steps so that no part has more than `limit` events, unless a
         single step has. Empty for a run without any event or step."""
-        starts = np.sort(np.concatenate([times for times in self._start_times()]))
+        starts = np.sort(np.concatenate(list(self._start_times())))
         if not len(starts):
             return []
         steps = self.marked_steps[["step", "t_start_ns"]].to_numpy(dtype=np.int64)

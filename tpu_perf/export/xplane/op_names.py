@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -13,9 +13,11 @@ from tpu_perf.export.xplane.capture import Capture, texts
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Of an op: "module/path/aten::op", "file:line" and the user's frames; "" where unknown."""
+    """Of an op: "module/path/aten::op", "module.path", "file:line", the user's frames, and
+    forward | backward | optimizer | other; "" where unknown."""
 
     tf_op: str = ""
+    module: str = ""
     source: str = ""
     stack: str = ""
     phase: str = ""
@@ -39,9 +41,9 @@ class OpNames:
 
     def of_site(self, site: int, op: str = "") -> Origin:
         """The origin of an op that was called at a site."""
-        module = self.sites.get(site, UNKNOWN)
-        path = "/".join(part for part in (module.tf_op, op) if part)
-        return Origin(path if op else "", module.source, module.stack, module.phase)
+        found = self.sites.get(site, UNKNOWN)
+        path = "/".join(part for part in (found.module.replace(".", "/"), op) if part)
+        return replace(found, tf_op=path if op else "")
 
     def of_instruction(self, program: int, positions: object) -> tuple[Origin, str]:
         """The origin of the last op that an instruction computes (XLA, too, names a fusion after
@@ -70,12 +72,10 @@ def _positions(stored: object) -> list[int]:
 
 
 def _site_origins(table: pd.DataFrame) -> dict[int, Origin]:
-    """Site -> Origin whose `tf_op` is the module's path alone."""
+    """Site -> Origin without `tf_op`."""
     columns = [texts(table[name]) for name in ("file", "module", "stack", "phase")]
     return {
-        int(site): Origin(
-            module.replace(".", "/"), f"{file}:{line}" if file else "", stack, phase
-        )
+        int(site): Origin("", module, f"{file}:{line}" if file else "", stack, phase)
         for site, line, file, module, stack, phase in zip(
             table["site"], table["line"], *columns, strict=True
         )

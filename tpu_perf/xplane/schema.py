@@ -124,3 +124,15 @@ def parse_space(data: bytes) -> Any:
     except DecodeError as error:
         raise ValueError(f"not an XPlane file, or a truncated one: {error}") from None
     return space
+
+
+def decode(message: Any, data: object) -> Any:
+    """A message from the bytes of a stat; None where they are absent or damaged."""
+    if not isinstance(data, bytes):
+        return None
+    out = message()
+    try:
+        out.ParseFromString(data)
+    except DecodeError:
+        return None
+    return out

@@ -46,7 +46,7 @@ def device_plane(
     _add_steps(plane, capture, part)
     _add_modules(plane, capture, part, part.cut(core.modules))
     known: dict[tuple[int, str], int] = {}
-    flops = accessed = 0
+    flops = accessed = unknown = 0
     derived = "" if capture.is_measured else f"{OPS} ({core.lane})"
     for number, name, spans in ((3, OPS, core.ops), (4, ASYNC, core.overlapping)):
         spans = part.cut(spans)
@@ -55,11 +55,12 @@ def device_plane(
         typed = type_ops(plane, types, spans, known)
         plane.add_line(number, name, _columns(part, spans, typed.type_id), display_name=derived)
         flops, accessed = flops + typed.flops, accessed + typed.bytes_accessed
-        if typed.without_flops:
-            capture.note(
-                f"FLOPs of {typed.without_flops:,} of {len(spans):,} events of {plane.name} "
-                "are not known: XProf counts 0 for them"
-            )
+        unknown += typed.without_flops
+    if unknown:
+        capture.note(
+            f"FLOPs of {unknown:,} of {len(core.ops) + len(core.overlapping):,} events of "
+            f"{plane.name} are not known: XProf counts 0 for them"
+        )
     return plane, Cost(plane=plane.name, flops=flops, bytes_accessed=accessed)
 
 

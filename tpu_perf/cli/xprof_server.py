@@ -46,8 +46,9 @@ def serve(log_directory: Path, port: int) -> None:
     Raises EnvironmentProblem, with the server's last words, if it does not start or dies.
     """
     grpc_port = free_port(0)  # XProf opens a second port; its default may be taken
-    command = [sys.executable, "-m", "xprof.server", f"--logdir={log_directory}",
-               f"--port={port}", f"--grpc_port={grpc_port}", "--hide_capture_profile_button"]  # fmt: skip
+    ports = [f"--port={port}", f"--grpc_port={grpc_port}"]
+    module = [sys.executable, "-m", "xprof.server", f"--logdir={log_directory}"]
+    command = [*module, *ports, "--hide_capture_profile_button"]
     with tempfile.TemporaryFile() as log:
         # A session of its own: Ctrl-C reaches us alone, and we end the server in order.
         server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -63,12 +64,13 @@ def serve(log_directory: Path, port: int) -> None:
 
 
 def _wait_until_up(server: subprocess.Popen[bytes], port: int, log: IO[bytes]) -> None:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is on this machine
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if server.poll() is not None:
             raise EnvironmentProblem(f"XProf's server did not start: {_last_words(log)}")
         try:
-            with urllib.request.urlopen(f"http://localhost:{port}/", timeout=5):
+            with opener.open(f"http://localhost:{port}/", timeout=5):
                 return
         except urllib.error.HTTPError:
             return  # it answers, which is all that is asked here

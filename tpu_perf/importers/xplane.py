@@ -73,6 +73,9 @@ def read(path: Path, writer: RunWriter) -> Imported:
 def _read_modules(plane: Plane, into: Collected) -> None:
     for kind in plane.types.values():
         program = into.programs.of_module(kind.text)
+        name = kind.stats.get("program_name")
+        if isinstance(name, str) and program >= 0:  # ours may differ from the module's
+            into.programs.names[program] = name
         hlo = kind.stats.get("Hlo Proto")
         if isinstance(hlo, bytes) and hlo:
             into.programs.hlo[program] = hlo

@@ -1,8 +1,8 @@
 """The protobuf schema of XPlane files, for the exporter and the importer alike.
 
 No package ships these message classes without TensorFlow, so they are described here. Field
-numbers are those of `tsl/profiler/protobuf/xplane.proto` and, for the last two messages, of xprof's
-`op_metrics.proto` and `op_stats.proto`. The messages live in a descriptor pool and a package of
+numbers are those of `tsl/profiler/protobuf/xplane.proto` and, for the last ones, of the files named
+beside them in XLA and xprof. The messages live in a descriptor pool and a package of
 their own and cannot clash with another copy; fields left out here survive as unknown fields.
 """
 
@@ -42,6 +42,9 @@ _MESSAGES: dict[str, str] = {
     "XEventMetadata": """id 1 int64, name 2 string, metadata 3 bytes, display_name 4 string,
         stats 5 *XStat, child_id 6 *int64""",
     "XStatMetadata": "id 1 int64, name 2 string, description 3 string",
+    # hlo.proto: only what names a module.
+    "HloProto": "hlo_module 1 HloModuleProto",
+    "HloModuleProto": "name 1 string",
     # op_metrics.proto; operation_type: 1 read, 2 write; memory_space: 1 HBM, 2 CMEM, 3 VMEM.
     "MemoryAccessed": "operation_type 1 int32, memory_space 2 uint64, bytes_accessed 3 uint64",
     "MemoryAccessBreakdown": "memory_accessed 1 *MemoryAccessed",
@@ -109,6 +112,7 @@ XEvent: Any = _CLASSES["XEvent"]
 XStat: Any = _CLASSES["XStat"]
 XEventMetadata: Any = _CLASSES["XEventMetadata"]
 XStatMetadata: Any = _CLASSES["XStatMetadata"]
+HloProto: Any = _CLASSES["HloProto"]
 MemoryAccessBreakdown: Any = _CLASSES["MemoryAccessBreakdown"]
 CoreDetails: Any = _CLASSES["CoreDetails"]
 

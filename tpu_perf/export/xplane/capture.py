@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import zstandard
 
 from tpu_perf.analysis.rung_record import RunTables
+from tpu_perf.record.details import HLO_FILE
 from tpu_perf.record.events import EVENT_KINDS
 from tpu_perf.record.run import Run
 from tpu_perf.record.store import StoredRun
+from tpu_perf.xplane.schema import HloProto, decode
 
 #: Phases whose steps are steps to XProf; the others (first, warmup, bare) would spoil its means.
 MARKED_PHASES = ("timed", "probe")
@@ -23,6 +27,10 @@ EVENTS_PER_FILE = 1_500_000
 
 #: The first event lies this long after the capture's origin: XProf takes offset 0 for "none".
 LEAD_NS = 1_000
+
+
+KEY_DIGITS = 32  # of a program's key that name its directory
+HLO_LIMIT_BYTES = 2**29  # one module larger than this would leave no room below protobuf's 2 GiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,22 @@ class Capture:
         programs = self.tables.programs
         return dict(zip(programs.index.tolist(), texts(programs["name"]), strict=True))
 
+    @cached_property
+    def hlo(self) -> Mapping[int, bytes]:
+        """Program -> its HloProto, for the programs that have one stored."""
+        programs = self.tables.programs
+        keys = dict(zip(programs.index.tolist(), texts(programs["key"]), strict=True))
+        root = self.stored.directory / "programs"
+        read = {number: _hlo(root / key[:KEY_DIGITS] / HLO_FILE) for number, key in keys.items()}
+        return {number: data for number, data in read.items() if data is not None}
+
+    @cached_property
+    def module_names(self) -> Mapping[int, str]:
+        """Program -> the name of its HLO module, which XProf lists; our own name without HLO."""
+        parsed = {number: decode(HloProto, data) for number, data in self.hlo.items()}
+        named = {n: proto.hlo_module.name for n, proto in parsed.items() if proto is not None}
+        return {number: named.get(number) or name for number, name in self.program_names.items()}
+
     @property
     def is_measured(self) -> bool:
         """Whether XLA's profiler saw the device; else its spans come from execute events."""
@@ -124,3 +148,12 @@ class Capture:
 def texts(column: pd.Series[str]) -> list[str]:
     """A column of strings as a list; missing becomes ""."""
     return [value if isinstance(value, str) else "" for value in column.astype(object)]
+
+
+def _hlo(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            data = zstandard.ZstdDecompressor().stream_reader(file).read(HLO_LIMIT_BYTES + 1)
+    except (OSError, zstandard.ZstdError):
+        return None
+    return data if 0 < len(data) <= HLO_LIMIT_BYTES else None

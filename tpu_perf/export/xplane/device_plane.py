@@ -115,7 +115,7 @@ def _add_modules(plane: PlaneWriter, capture: Capture, part: Part, modules: pd.D
 
 def module_name(capture: Capture, program: int) -> str:
     """A program as XProf names modules: "name(id)", the same everywhere in the file."""
-    name = capture.program_names.get(program, "unknown program")
+    name = capture.module_names.get(program, "unknown program")
     return f"{name}({program_id(program)})"
 
 

@@ -135,8 +135,13 @@ def write_capture(
     )  # fmt: skip
     writer.write_programs(table_of_rows(PROGRAM_COLUMNS, PROGRAMS))
     if details:
-        tables = {"sites": SITES, "program_ops": PROGRAM_OPS, "instructions": INSTRUCTIONS,
-                  "buffer_labels": [(FIRST_START + 5 * MS, 1, "parameter", "w", 2_000_000)]}  # fmt: skip
+        labels = ((FIRST_START + 5 * MS, 1, "parameter", "w", 2_000_000),)
+        tables = {
+            "sites": SITES,
+            "program_ops": PROGRAM_OPS,
+            "instructions": INSTRUCTIONS,
+            "buffer_labels": labels,
+        }
         for name, table in tables.items():
             writer.write_detail(name, table_of_rows(DETAIL_TABLES[name], table))
     if hlo is not None:

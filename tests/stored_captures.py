@@ -20,22 +20,22 @@ from tpu_perf.record.store import RunWriter, table_of_rows
 
 STEP_NS = 100 * MS
 DOT_FLOPS, FUSION_FLOPS = 1_000_000_000, 2_000_000
-DOT_READ, DOT_WRITTEN = 3_000_000, 1_000_000
+DOT_READ, DOT_WRITTEN = 3_000_000_000, 1_000_000_000
 PHASES = ("first", "warmup", "timed", "timed", "timed", "probe", "probe")
 FIRST_START = 5_000 * MS
 KEYS = ("a" * 40, "b" * 40)
 
 PROGRAMS: tuple[tuple[Any, ...], ...] = (
-    (0, KEYS[0], "forward_backward", "graph", 2, 1_000, 500, 6e6, 1.002e9, 4_096, 0),
-    (1, KEYS[1], "adamw", "segment", 1, 9_000, 9_000, 1e6, None, 0, 9_000),
+    (0, KEYS[0], "forward_backward", "graph", 2, 1_000, 500, 6e9, 1.002e9, 4_096, 0),
+    (1, KEYS[1], "adamw", "segment", 1, 9_000, 9_000, 1e9, None, 0, 9_000),
 )
 INSTRUCTIONS: tuple[tuple[Any, ...], ...] = (
     (0, "dot.1", "dot", "matmul", "main", "[0]", float(DOT_FLOPS), float(DOT_READ),
      float(DOT_WRITTEN), 1.0, "f32[64,64]{1,0}", "%dot.1 = f32[64,64]{1,0} dot(%x, %w)"),
-    (0, "fusion.2", "fusion", "elementwise fusion", "main", "[1]", float(FUSION_FLOPS), 1.5e6,
-     0.5e6, 1.0, "f32[64,64]{1,0}", "%fusion.2 = f32[64,64]{1,0} fusion(%dot.1)"),
-    (1, "fusion.7", "fusion", "elementwise fusion", "main", "[0]", None, 0.5e6,
-     0.5e6, 1.0, "f32[64]{0}", "%fusion.7 = f32[64]{0} fusion(%p, %g)"),
+    (0, "fusion.2", "fusion", "elementwise fusion", "main", "[1]", float(FUSION_FLOPS), 1.5e9,
+     0.5e9, 1.0, "f32[64,64]{1,0}", "%fusion.2 = f32[64,64]{1,0} fusion(%dot.1)"),
+    (1, "fusion.7", "fusion", "elementwise fusion", "main", "[0]", None, 0.5e9,
+     0.5e9, 1.0, "f32[64]{0}", "%fusion.7 = f32[64]{0} fusion(%p, %g)"),
 )  # fmt: skip
 SITES: tuple[tuple[Any, ...], ...] = (
     (0, "model.py", 10, "forward", "blocks.0.linear", "Linear", "forward",

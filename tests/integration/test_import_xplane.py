@@ -71,8 +71,8 @@ def test_round_trip(tmp_path: Path) -> None:
         table = run.detail("instructions").set_index("instruction").sort_index()
         assert list(table.index) == sorted(DEVICE_TIMELINE)
         assert table["flops"].fillna(-1).tolist() == [1e9, 2e6, -1]
-        assert table["bytes_read"].tolist() == [3e6, 1.5e6, 0.5e6]
-        assert table["bytes_written"].tolist() == [1e6, 0.5e6, 0.5e6]
+        assert table["bytes_read"].tolist() == [3e9, 1.5e9, 0.5e9]
+        assert table["bytes_written"].tolist() == [1e9, 0.5e9, 0.5e9]
         assert table["category"].tolist() == ["matmul", *["elementwise fusion"] * 2]
         named = run.detail("program_ops").merge(run.detail("sites"), on="site")
         (matmul,) = named[named["op"] == "aten::mm"].to_dict("records")

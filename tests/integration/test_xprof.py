@@ -100,10 +100,10 @@ def test_overview_page(exported: Path) -> None:
     assert float(figures["steptime_ms_average"]) == 100.0
     assert float(figures["tc_compute_ms_average"]) == DEVICE_NS_PER_STEP / 1e6
     assert figures["device_type"] == "TPU v6 lite"
-    # MFU: 1e9 FLOP in 0.1 s at 100 GFLOP/s. HBM: 6 MB + 1 MB a step in 0.1 s at 1640 GB/s.
+    # MFU: 1e9 FLOP in 0.1 s at 100 GFLOP/s. HBM: 6 GB + 1 GB a step in 0.1 s at 1640 GB/s.
     assert figures["mxu_utilization_percent"] == "10.0%"
     assert float(figures["hbm_utilization_percent"].rstrip("%")) == pytest.approx(
-        7e6 / 0.1 / 1640e9 * 100, abs=0.05
+        7e9 / 0.1 / 1640e9 * 100, abs=0.05
     )
     by_name = {row["operation"]: row for row in rows(page[0])}
     matmul = by_name["blocks/0/linear/aten::mm"]

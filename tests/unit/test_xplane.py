@@ -150,7 +150,7 @@ def test_costs_are_compared_too(tmp_path: Path) -> None:
     (file,) = write(stored, tmp_path / "out").files
     (cost,) = verification.read_costs(file).values()
     assert cost.flops == 2 * (1_000_000_000 + 2_000_000)
-    assert cost.bytes_accessed == 2 * (4_000_000 + 2_000_000 + 1_000_000)
+    assert cost.bytes_accessed == 2 * (4_000_000_000 + 2_000_000_000 + 1_000_000_000)
     lines = verification.read_lines(file)
     verification.verify(file, lines, [cost])
     wrong = Cost(plane=cost.plane, flops=cost.flops + 1, bytes_accessed=0)

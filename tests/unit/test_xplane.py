@@ -178,3 +178,37 @@ def test_a_run_without_events_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoredRunError, match="holds no events"):
         write(stored, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_lanes_of_a_tpu_are_cores_that_share_its_peak(tmp_path: Path) -> None:
+    from tests.stored_captures import step_start
+
+    at = step_start(5)
+    extra = {"device": [(at + 5, at + 12_000_005, 1, "fusion.7", "core 1", 5)]}
+    run = write_capture(tmp_path / "run", device_kind="TPU v6 lite", extra=extra)
+    (file,) = write(load_run(run), tmp_path / "out").files
+    planes = {plane.name: plane for plane in parse_space(file.read_bytes()).planes}
+    peaks = []
+    for name in ("/device:TPU:0", "/device:TPU:1"):
+        names = planes[name].stat_metadata
+        stats = {names[stat.metadata_id].name: stat for stat in planes[name].stats}
+        peaks.append(stats["peak_teraflops_per_second"].double_value)
+    assert peaks == [0.05, 0.05]  # together the 100 GFLOP/s of Facts
+    (ops,) = (line for line in planes["/device:TPU:1"].lines if line.name == "XLA Ops")
+    assert [event.duration_ps for event in ops.events] == [12_000_000_000]
+    costs = verification.read_costs(file)
+    assert costs["/device:TPU:1"].bytes_accessed == 1_000_000_000
+
+
+def test_threads_of_a_cpu_that_take_turns_are_one_core(tmp_path: Path) -> None:
+    from tests.stored_captures import step_start
+
+    at = step_start(5)
+    turn = {"device": [(at + 5, at + 1_000_005, 1, "fusion.7", "thread 9", 5)]}
+    clash = {"device": [(at + 15_000_000, at + 16_000_000, 1, "fusion.7", "thread 9", 5)]}
+    for extra, planes in ((turn, 1), (clash, 2)):
+        stored = load_run(write_capture(tmp_path / f"run{planes}", extra=extra))
+        (file,) = write(stored, tmp_path / "out").files
+        costs = verification.read_costs(file)
+        assert len(costs) == planes
+        assert sum(cost.bytes_accessed for cost in costs.values()) == 15_000_000_000

@@ -19,10 +19,13 @@ ALLOCATOR = "device 0"
 def memory_columns(
     plane: PlaneWriter, capture: Capture, part: Part, figures: DeviceFigures, names: OpNames
 ) -> EventColumns | None:
-    """The part's memory events; None without any. They go on a line of their own: within the steps
-    XProf would list at the peak only what that step allocated, and the parameters, which come from
-    before it, as "unknown". (So it warns that steps may be incomplete.) `peak_bytes_in_use` is that of the run so far.
-    Where the capacity is not known, XProf takes the peak for it and shows 0 bytes free."""
+    """The part's memory events; None without any. `peak_bytes_in_use` is that of the run so far.
+
+    They go on a line of their own: within the steps XProf would list at the peak only what that
+    step allocated, and the parameters, which come from before it, as "unknown". (So it warns that
+    steps may be incomplete.) Where the capacity is not known, XProf takes the peak for it and
+    shows 0 bytes free.
+    """
     events = capture.tables.events("memory").sort_values("t_ns", kind="stable")
     events = events.assign(peak=events["live_bytes"].cummax())
     events = part.cut(events, "t_ns")

@@ -252,7 +252,8 @@ def test_derived_spans_are_called_so(derived: Path) -> None:
     assert "XLA Ops (derived from execute events)" in threads
 
 
-def test_server_starts_and_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_server_starts_and_ends(tmp_path: Path, ending: signal.Signals) -> None:
     run = write_capture(tmp_path / "strict")
     command = [sys.executable, "-m", "tpu_perf", "xprof", str(run), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -264,11 +265,13 @@ def test_server_starts_and_ends(tmp_path: Path) -> None:
         answer = opener.open(f"{url}data/plugin/profile/runs", timeout=30).read()
         runs = json.loads(gzip.decompress(answer))
         assert [name.startswith("strict-") for name in runs] == [True]
-        process.send_signal(signal.SIGINT)
+        process.send_signal(ending)
         assert process.wait(30) == 0
+        with pytest.raises(OSError, match="refused"):  # the server itself is gone, too
+            opener.open(url, timeout=5)
     finally:
-        process.kill()
-        process.wait()
+        process.terminate()  # not kill: it has a server to end
+        process.wait(30)
 
 
 def test_busy_port(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import socket
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def free_port(port: int) -> int:
 
 
 def serve(log_directory: Path, port: int) -> None:
-    """Run the server until Ctrl-C; the child is ended whatever happens.
+    """Run the server until Ctrl-C or SIGTERM; the child is ended whatever happens.
 
     Raises EnvironmentProblem, with the server's last words, if it does not start or dies.
     """
@@ -52,6 +53,7 @@ def serve(log_directory: Path, port: int) -> None:
     with tempfile.TemporaryFile() as log:
         # A session of its own: Ctrl-C reaches us alone, and we end the server in order.
         server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends it likewise
         try:
             _wait_until_up(server, port, log)
             typer.echo(f"XProf at http://localhost:{port}/ (Ctrl-C ends it)")
@@ -61,6 +63,7 @@ def serve(log_directory: Path, port: int) -> None:
             typer.echo("XProf ended")
         finally:
             _end(server)
+            signal.signal(signal.SIGTERM, before)
 
 
 def _wait_until_up(server: subprocess.Popen[bytes], port: int, log: IO[bytes]) -> None:

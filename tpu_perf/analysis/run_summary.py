@@ -104,7 +104,9 @@ class RunSummary:
     @cached_property
     def memory(self) -> pd.DataFrame:
         """Memory events in time order."""
-        return self.tables.events("memory").sort_values("t_ns", kind="stable").reset_index(drop=True)
+        return (
+            self.tables.events("memory").sort_values("t_ns", kind="stable").reset_index(drop=True)
+        )
 
     @cached_property
     def peak_holders(self) -> pd.DataFrame:
@@ -113,7 +115,7 @@ class RunSummary:
 
         A buffer is named by the label found on it while it lived, else by the module and phase
         in which it was allocated, else "unknown". Bytes allocated before recording began have no
-        event; they are the row "before recording".
+        event; they are the row "before recording", in how many buffers is not known (NaN).
         """
         memory = self.memory
         if memory.empty:
@@ -125,27 +127,31 @@ class RunSummary:
         labels = self.stored.detail("buffer_labels")
         sites = self.stored.detail("sites").drop_duplicates("site").set_index("site")
         rows = []
-        for event in alive.itertuples():
+        for event in alive.to_dict("records"):
+            time, buffer, size = event["t_ns"], event["buffer"], int(event["delta_bytes"])
             of_it = labels[
-                (labels["buffer"] == event.buffer)
-                & (labels["t_ns"] >= event.t_ns)
-                & (labels["t_ns"] < released.get(event.buffer, np.inf))
+                (labels["buffer"] == buffer)
+                & (labels["t_ns"] >= time)
+                & (labels["t_ns"] < released.get(buffer, np.inf))
             ]
             if len(of_it):
                 label = of_it.iloc[-1]
-                rows.append((str(label["category"]), str(label["name"]), int(event.delta_bytes)))
-            elif event.site in sites.index:
-                site = sites.loc[event.site]
+                rows.append((str(label["category"]), str(label["name"]), size))
+            elif event["site"] in sites.index:
+                site = sites.loc[event["site"]]
                 place = str(site["module"]) or f"{site['file']}:{site['line']}"
-                rows.append((f"allocated in {site['phase']}", place, int(event.delta_bytes)))
+                rows.append((f"allocated in {site['phase']}", place, size))
             else:
-                rows.append((UNKNOWN, UNKNOWN, int(event.delta_bytes)))
+                rows.append((UNKNOWN, UNKNOWN, size))
         before = int(memory["live_bytes"].iloc[at]) - sum(row[2] for row in rows)
         held = pd.DataFrame(rows, columns=["category", "name", "bytes"])
         grouped = held.groupby(["category", "name"], sort=False)["bytes"].agg(["size", "sum"])
         out = grouped.reset_index().rename(columns={"size": "buffers", "sum": "bytes"})
         if before > 0:
-            out.loc[len(out)] = ["before recording", UNKNOWN, -1, before]
+            earlier = pd.DataFrame(
+                [("before recording", UNKNOWN, np.nan, before)], columns=out.columns
+            )
+            out = pd.concat([out, earlier], ignore_index=True)
         return out.sort_values("bytes", ascending=False, kind="stable").reset_index(drop=True)
 
 

@@ -172,7 +172,8 @@ class _Capture:
                 "their times are no step times"
             )
         devices = header.get("deviceProperties")
-        kinds = [str(d.get("name")) for d in devices if isinstance(d, dict)] if isinstance(devices, list) else []
+        devices = devices if isinstance(devices, list) else []
+        kinds = [str(device.get("name")) for device in devices if isinstance(device, dict)]
         return Imported(
             source=f"Chrome trace of torch.profiler, {len(self.threads):,} host threads",
             device_kind=kinds[0] if kinds else ("cpu" if not self.device else "unknown"),
@@ -192,10 +193,10 @@ class _Capture:
         for spans in self.threads.values():
             for span in spans:
                 number = span.name.removeprefix(STEP_PREFIX)
-                if span.name.startswith(STEP_PREFIX) and number.isdigit():
-                    if span.category == "user_annotation" and int(number) not in found:
-                        found[int(number)] = StepSpan(int(number), span.start_ns, span.end_ns)
-                        self.counts["steps"] += 1
+                is_step = span.name.startswith(STEP_PREFIX) and number.isdigit()
+                if is_step and span.category == "user_annotation" and int(number) not in found:
+                    found[int(number)] = StepSpan(int(number), span.start_ns, span.end_ns)
+                    self.counts["steps"] += 1
         return sorted(found.values(), key=lambda step: step.start_ns)
 
     def _host(

@@ -20,7 +20,9 @@ _REFERENCE = re.compile(r"%(\d+)")
 _TENSOR = re.compile(r"^(?P<dtype>\w+)\[(?P<shape>[\d, ]*)\]$")
 _PLACE = re.compile(r"^(?P<file>.+):(?P<line>\d+) in (?P<function>.+)$")
 _MODULE_NAME = re.compile(r"module @(\S+)")
-_MAIN = re.compile(r"func\.func (?:public )?@main\((?P<inputs>.*?)\)\s*->\s*(?P<outputs>.*?)\s*\{\n", re.S)
+_MAIN = re.compile(
+    r"func\.func (?:public )?@main\((?P<inputs>.*?)\)\s*->\s*(?P<outputs>.*?)\s*\{\n", re.S
+)
 _TENSOR_TYPE = re.compile(r"tensor<((?:\d+x)*)([A-Za-z]\w*)>")
 _DTYPES = {
     "pred": "bool",

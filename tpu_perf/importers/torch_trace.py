@@ -14,7 +14,7 @@ from tpu_perf.importers.captured_files import beginning
 from tpu_perf.importers.eager_programs import Programs
 from tpu_perf.importers.interface import IMPORTERS, Imported, Importer
 from tpu_perf.importers.structured_log import Record, epoch_ns, looks_like_one, records
-from tpu_perf.record.events import ANNOTATION, COMPILE, EXECUTE, FLUSH, Tier
+from tpu_perf.record.events import ANNOTATION, COMPILE, EXECUTE, FLUSH, EventKind, Tier
 from tpu_perf.record.store import RunWriter, table_of_rows
 
 _EAGER = "torchtpu_eager"
@@ -146,8 +146,10 @@ class _Log:
     def _metrics(self, record: Record, metrics: dict[str, Any]) -> None:
         """A compilation of torch.compile. Where its times are missing the record is kept only."""
         start = metrics.get("start_time")
-        seconds = metrics.get("entire_frame_compile_time_s") or metrics.get("duration_us", 0) / 1e6
-        if not isinstance(start, int | float) or not seconds:
+        seconds = metrics.get("entire_frame_compile_time_s")
+        if seconds is None and isinstance(metrics.get("duration_us"), int):
+            seconds = metrics["duration_us"] / 1e6
+        if not isinstance(start, int | float) or not isinstance(seconds, int | float):
             self._keep(record)
             return
         start_ns, length = round(start * 1e9), round(seconds * 1e9)
@@ -194,7 +196,7 @@ class _Log:
         for record in self.moments:
             time = epoch_ns(record.time, self.near_ns)
             self.annotations.append((time, time, _title(record), record.kind, -1, -1))
-        rows = {
+        rows: dict[str, tuple[EventKind, list[tuple[Any, ...]]]] = {
             "execute": (EXECUTE, execute),
             "flush": (FLUSH, flush),
             "compile": (COMPILE, self.compiles),

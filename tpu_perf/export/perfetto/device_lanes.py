@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -90,11 +91,11 @@ def matched(
     """Numbers of arrows for the rows of both tables, 0 where a row has none."""
     leaving = np.zeros(len(execute), dtype=np.int64)
     arriving = np.zeros(len(programs), dtype=np.int64)
-    sides = []
+    sides: list[dict[Any, Any]] = []
     for frame in (execute, programs):
         rows = frame.reset_index(drop=True).sort_values("t_start_ns", kind="stable")
-        sides.append(rows.groupby(["step", "program"], sort=False).indices)
-        sides[-1] = {key: rows.index.to_numpy()[at] for key, at in sides[-1].items()}
+        groups: dict[Any, Any] = rows.groupby(["step", "program"], sort=False).indices
+        sides.append({key: rows.index.to_numpy()[at] for key, at in groups.items()})
     enqueued, ran = sides
     arrow, unmatched = 0, 0
     for key, spans in ran.items():

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from tpu_perf.export.perfetto.tracks import Body, Slices, Track, joined, slices_of
+from tpu_perf.export.perfetto.tracks import Body, Describe, Slices, Track, joined, slices_of
 from tpu_perf.record.events import Tier
 from tpu_perf.record.store import StoredRun
 
@@ -28,14 +28,14 @@ class Names:
         }
         sites = stored.detail("sites").drop_duplicates("site").astype({"module": "object"})
         self.sites: dict[int, tuple[str, int, str, str, str]] = {
-            int(row.site): (
-                _text(row.file),
-                int(row.line),
-                _text(row.module),
-                _text(row.module_class),
-                _text(row.phase),
+            int(row["site"]): (
+                _text(row["file"]),
+                int(row["line"]),
+                _text(row["module"]),
+                _text(row["module_class"]),
+                _text(row["phase"]),
             )
-            for row in sites.itertuples()
+            for row in sites.to_dict("records")
         }
         self.shapes = _shapes(stored)
 
@@ -69,15 +69,17 @@ def shapes_text(arguments: str) -> str:
         values = json.loads(arguments)
     except ValueError:
         return ""
-    shown = []
-    for value in values:
-        for part in value if isinstance(value, list) else [value]:
-            if isinstance(part, dict) and "shape" in part:
-                shown.append(f"{part.get('dtype', 'unknown')}{list(part['shape'])}")
-    return ", ".join(shown)
+    parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
+    return ", ".join(
+        f"{part.get('dtype', 'unknown')}{list(part['shape'])}"
+        for part in parts
+        if isinstance(part, dict) and "shape" in part
+    )
 
 
-def host_tracks(tables: Mapping[str, pd.DataFrame], steps: pd.DataFrame, names: Names) -> list[Track]:
+def host_tracks(
+    tables: Mapping[str, pd.DataFrame], steps: pd.DataFrame, names: Names
+) -> list[Track]:
     """Steps on a track of their own; for each thread its annotations, modules and aten ops."""
     tracks = []
     if not steps.empty:
@@ -222,7 +224,7 @@ class _Grouping:
 
 def dispatch_tracks(tables: Mapping[str, pd.DataFrame], names: Names) -> list[Track]:
     """One track a kind of event on the way from an op to the device; empty kinds are left out."""
-    describe = {
+    describe: dict[str, tuple[list[str], Describe]] = {
         "execute": (["program", "tier"], lambda p, t: _program("execute", names, p, t)),
         "compile": (
             ["program", "tier", "trace_ns", "backend_ns", "differed", "source"],

@@ -35,10 +35,10 @@ def place(
                 ends.pop()
             if not ends or end <= ends[-1]:
                 ends.append(end)
+                if lane:
+                    lanes[position] = lane
                 break
         else:
-            lane = len(open_ends)
+            lanes[position] = len(open_ends)
             open_ends.append([end])
-        if lane:
-            lanes[position] = lane
     return order, lanes

@@ -1,4 +1,4 @@
-"""Reads a Perfetto trace back with Perfetto's own schema, strictly: what it says, not what we meant.
+"""Reads a Perfetto trace back with Perfetto's own schema, and applies its rules strictly.
 
 Perfetto's trace processor is a program that its Python package downloads when first used, so it
 cannot be asked on a machine without network. This reader takes the message descriptors that the
@@ -197,7 +197,9 @@ class _Reader:
     def result(self) -> Reopened:
         for track, stack in self._open.items():
             if stack:
-                raise ExportMismatch(f"track {self._tracks[track]!r}: {len(stack)} slices not ended")
+                raise ExportMismatch(
+                    f"track {self._tracks[track]!r}: {len(stack)} slices not ended"
+                )
         if self._leaving != self._arriving:
             raise ExportMismatch("an arrow has only one end")
         self.found.flows = len(self._leaving)

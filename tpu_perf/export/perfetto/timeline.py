@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -62,7 +63,7 @@ def parts(
     names, programs = Names(stored), stored.programs()
     all_misses, source = counters.with_misses(tables)
     edges = boundaries(tables, steps, limit)
-    for begin, end in zip(edges[:-1], edges[1:], strict=True):
+    for begin, end in pairwise(edges):
         cut = {
             kind: _within(frame, start_column(kind), begin, end) for kind, frame in tables.items()
         }
@@ -88,9 +89,7 @@ def _within(frame: pd.DataFrame, column: str, begin: float, end: float) -> pd.Da
     return frame[(frame[column] >= begin) & (frame[column] < end)]
 
 
-def boundaries(
-    tables: Mapping[str, pd.DataFrame], steps: pd.DataFrame, limit: int
-) -> list[float]:
+def boundaries(tables: Mapping[str, pd.DataFrame], steps: pd.DataFrame, limit: int) -> list[float]:
     """Times in ns at which files begin and end, -inf and inf outermost. Cuts lie at starts of
     steps, as few as keep each file within `limit` events; a larger step has a file of its own."""
     times = np.sort(

@@ -78,9 +78,11 @@ def slices_of(frame: pd.DataFrame, columns: Sequence[str], describe: Describe) -
     if frame.empty:
         return joined([])
     grouped = frame.groupby(list(columns), observed=True, sort=False, dropna=False)
-    body = grouped.ngroup().to_numpy(dtype=np.int64)
+    body = np.asarray(grouped.ngroup(), dtype=np.int64)
     first = np.unique(body, return_index=True)[1]
-    values: Iterable[Any] = frame[list(columns)].iloc[first].itertuples(index=False, name=None)
+    values: Iterable[tuple[Any, ...]] = (
+        frame[list(columns)].iloc[first].itertuples(index=False, name=None)
+    )
     return Slices(
         start_ns=frame["t_start_ns"].to_numpy(dtype=np.int64),
         end_ns=frame["t_end_ns"].to_numpy(dtype=np.int64),

@@ -42,8 +42,8 @@ def document(summary: RunSummary) -> str:
     if not holders.empty:
         lines += ["", "#### Alive at the peak of device memory", ""]
         rows = [
-            (escaped(str(row.category)), escaped(str(row.name_)), quantities.byte_count(row.bytes))
-            for row in holders.rename(columns={"name": "name_"}).head(ROWS).itertuples()
+            (escaped(row["category"]), escaped(row["name"]), quantities.byte_count(row["bytes"]))
+            for row in holders.head(ROWS).to_dict("records")
         ]
         lines += table_lines(("what", "name", "bytes"), rows, left=2)
         lines += _cut(len(holders))

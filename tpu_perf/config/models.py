@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, fiel
 from pydantic_core import PydanticCustomError
 from pydantic_core.core_schema import ValidationInfo
 
-from tpu_perf.record.plan import Precision
+Precision = Literal["float32", "bf16_autocast"]
 
 
 class StrictModel(BaseModel):

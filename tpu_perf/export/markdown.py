@@ -47,7 +47,8 @@ def _environment(rungs: list[RungRecord]) -> list[str]:
         if rung.run is not None and rung.run.environment is not None:
             machine = rung.run.environment
             versions = ", ".join(f"{name} {number}" for name, number in machine.versions.items())
-            line = f"{machine.cpu}, {machine.cores} cores, device {machine.device_kind}; {versions}"
+            cores = "unknown" if machine.cores is None else machine.cores
+            line = f"{machine.cpu}, {cores} cores, device {machine.device_kind}; {versions}"
             return [escaped(line), ""]
     return []
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-Precision = Literal["float32", "bf16_autocast"]
+#: "unknown" stands in plans of captures that others made; a ladder file cannot ask for it.
+Precision = Literal["float32", "bf16_autocast", "unknown"]
 Mode = Literal["strict", "debug", "defer_and_fuse", "compile", "whole_step", "eager", "inductor"]
+Unknown = Literal["unknown"]  # in plans of captures that others made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +24,7 @@ class WorkloadPlan:
 class OptimizerPlan:
     """A torch optimizer, unmodified: its name in torch.optim and its keyword arguments."""
 
-    name: Literal["adamw", "sgd"]
+    name: Literal["adamw", "sgd"] | Unknown
     implementation: Literal["foreach", "fused", "for_loop"] = "foreach"
     params: Mapping[str, Any] = field(default_factory=dict)
 
@@ -48,9 +50,9 @@ class Plan:
     rung: str
     workload: WorkloadPlan
     optimizer: OptimizerPlan
-    engine: str = "xla"  # file in engines/: "xla" (our runtime) or "cpu" (torch itself)
+    engine: str = "xla"  # file in engines/ ("xla": our runtime, "cpu": torch), or "import"
     execution: Literal["measure", "predict"] = "measure"
-    mode: Mode = "eager"
+    mode: Mode | Unknown = "eager"
     precision: Precision = "float32"
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
     sampling: SamplingPlan

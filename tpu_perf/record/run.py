@@ -16,13 +16,14 @@ STATUSES: tuple[str, ...] = get_args(Status)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Where a run happened; runs from unlike environments are not compared silently."""
+    """Where a run happened; runs from unlike environments are not compared silently. Captures
+    made elsewhere know little of it: "unknown", or None for numbers."""
 
     hostname: str
     os: str
     cpu: str
-    cores: int
-    memory_bytes: int
+    cores: int | None
+    memory_bytes: int | None
     python: str
     versions: Mapping[str, str]  # package -> version
     device_kind: str  # e.g. "cpu" or "TPU v6 lite", as the engine's backend names it

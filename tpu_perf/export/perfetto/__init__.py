@@ -1,0 +1,1 @@
+"""A run as a Perfetto trace: host threads, dispatch and device, with counters and flows."""

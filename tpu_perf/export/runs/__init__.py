@@ -1,0 +1,1 @@
+"""Exporters of one run; one file a format."""

@@ -7,8 +7,8 @@ mathematics needs, so it counts as executed only. Queries of grouped heads count
 values shared by them once (GQA changes no FLOPs).
 
 Pairs under the convention `causal`: those in sight, those on the diagonal counted half, so that n
-queries and n keys make n^2 / 2, as published figures count. Under `full`: all of them. A sliding window that the call names bounds a
-query's keys under both.
+queries and n keys make n^2 / 2, as published figures count. Under `full`: all of them. A sliding
+window that the call names bounds a query's keys under both.
 """
 
 from __future__ import annotations

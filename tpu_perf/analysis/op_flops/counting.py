@@ -36,9 +36,15 @@ _HARMLESS = frozenset(
     "aten::" + name
     for name in (
         *("_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl", "linspace"),
-        *("_thnn_fused_gru_cell", "_thnn_fused_gru_cell_backward", "_thnn_fused_lstm_cell_backward"),
+        *(
+            "_thnn_fused_gru_cell",
+            "_thnn_fused_gru_cell_backward",
+            "_thnn_fused_lstm_cell_backward",
+        ),
         *("linalg_vector_norm", "linalg_cross", "linalg_diagonal", "_fused_sdp_choice"),
         *("upsample_linear1d", "upsample_linear1d_backward", "im2col", "matrix_H"),
+        *("linalg__powsum", "_cudnn_rnn_flatten_weight", "_use_cudnn_rnn_flatten_weight"),
+        *("_thnn_differentiable_gru_cell_backward", "_thnn_differentiable_lstm_cell_backward"),
         *("_linalg_check_errors", "lu_unpack", "_weight_norm_interface"),
     )
 )
@@ -69,10 +75,11 @@ def conventions(attention: Attention) -> list[str]:
 
 def flops_of_call(call: Call, attention: Attention = CAUSAL) -> OpFlops:
     """FLOPs of one execution of the call. Never raises: a row that makes no sense is unknown."""
-    if call.name not in FORMULAS:
+    name = _functional(call.name)
+    if name not in FORMULAS:
         return flops_of_op_name(call.op)
     try:
-        found = FORMULAS.get(call.name)(call, attention)
+        found = FORMULAS.get(name)(call, attention)
     except Unknown as error:
         return OpFlops(model=None, executed=None, reason=f"{call.op}: {error}")
     except (CallFormatError, ValueError, TypeError, IndexError, AttributeError) as error:
@@ -84,7 +91,7 @@ def flops_of_call(call: Call, attention: Attention = CAUSAL) -> OpFlops:
 
 def flops_of_op_name(op: str) -> OpFlops:
     """FLOPs of an op of whose arguments nothing is known: zero if it can hold no product."""
-    name = base_name(op)
+    name = _functional(base_name(op))
     namespace, _, short = name.partition("::")
     if name in FORMULAS:
         return OpFlops(model=None, executed=None, reason=f"{op}: its shapes were not recorded")
@@ -93,3 +100,8 @@ def flops_of_op_name(op: str) -> OpFlops:
     if name not in _HARMLESS and _PRODUCTS.search(short):
         return OpFlops(model=None, executed=None, reason=f"{op}: no formula, may hold products")
     return _ZERO
+
+
+def _functional(name: str) -> str:
+    """The name without the underscore of an op that writes into its first argument."""
+    return name.removesuffix("_") if name.removesuffix("_") in FORMULAS else name

@@ -35,11 +35,20 @@ def broadcast(one: Sequence[int], two: Sequence[int]) -> list[int]:
     return out
 
 
-@formula("mm", "bmm", "matmul", "mv", "dot", "vdot", "_int_mm", "_scaled_mm", "_scaled_mm_v2")
+@formula(
+    "mm",
+    "bmm",
+    "matmul",
+    "linalg_matmul",
+    "mv",
+    "dot",
+    "vdot",
+    "_int_mm",
+    "_scaled_mm",
+    "_scaled_mm_v2",
+)
 def of_two(call: Call, attention: Attention) -> float:
-    return product(
-        call.shape("self", "input"), call.shape("mat2", "other", "vec", "tensor")
-    )
+    return product(call.shape("self", "input"), call.shape("mat2", "other", "vec", "tensor"))
 
 
 @formula("addmm", "_addmm_activation")

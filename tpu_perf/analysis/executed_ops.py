@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tpu_perf.analysis.rung_record import RunTables
 from tpu_perf.analysis.run_details import ProgramOp, RunDetails
+from tpu_perf.analysis.rung_record import RunTables
 
 NO_OP = -1  # position of what stands for a program whose ops are not known
 
@@ -72,7 +72,7 @@ def executed_ops(tables: RunTables, details: RunDetails) -> ExecutedOps:
 
 def _name_of(tables: RunTables, program: int) -> str:
     if program in tables.programs.index:
-        return f"program::{tables.programs.loc[program, 'name']}"
+        return f"program::{tables.programs['name'].astype(str)[program]}"
     return f"program::{program}"
 
 
@@ -125,7 +125,7 @@ def _segment_sites(
 
 
 def _matched(
-    names: Sequence[str], sites: Sequence[int], ops: Sequence[ProgramOp]
+    names: Iterable[str], sites: Iterable[int], ops: Sequence[ProgramOp]
 ) -> tuple[int, ...] | None:
     """The sites of a subsequence of dispatches with the ops' names; views between are skipped."""
     out = []

@@ -36,7 +36,10 @@ _RULES: tuple[tuple[str, str], ...] = (
         r"copy|clone|contiguous|^cat$|^stack$|^_?to(_|$)|convert_element_type|^repeat|^pad|"
         r"constant_pad|^roll$|^flip$|slice_backward|_local_scalar_dense|^item$",
     ),
-    ("creation", r"^(new_)?(empty|zeros|ones|full|arange|scalar_tensor|eye|linspace)|fill_?$|zero_"),
+    (
+        "creation",
+        r"^(new_)?(empty|zeros|ones|full|arange|scalar_tensor|eye|linspace)|fill_?$|zero_",
+    ),
     ("sorting", r"sort|topk|unique|kthvalue|searchsorted"),
     (
         "reduction",

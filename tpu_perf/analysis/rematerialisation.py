@@ -12,14 +12,14 @@ pass, and one of these holds:
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 
 import pandas as pd
 
 from tpu_perf.analysis.op_flops import Call
 from tpu_perf.analysis.op_flops.formulas import Attention
-from tpu_perf.analysis.run_details import RunDetails, Site
+from tpu_perf.analysis.run_details import RunDetails, Site, records
 
 RULE = (
     "recomputed: in the backward pass, the same op on the same shapes as in the forward pass of "
@@ -47,8 +47,8 @@ class _Place:
     """What runs at one line of one module: forward stacks and executions by call."""
 
     stacks: set[str]
-    forward: Counter[int]
-    backward: Counter[int]
+    forward: dict[int, float]
+    backward: dict[int, float]
 
 
 def recomputed_per_step(
@@ -58,10 +58,10 @@ def recomputed_per_step(
     out = pd.Series(0.0, index=rows.index)
     sites = {number: details.site(int(number)) for number in rows["site"].unique()}
     places: dict[tuple[str, int, str, str], _Place] = defaultdict(
-        lambda: _Place(stacks=set(), forward=Counter(), backward=Counter())
+        lambda: _Place(stacks=set(), forward=defaultdict(float), backward=defaultdict(float))
     )
     mattering: list[tuple[int, Site, int, float]] = []
-    for index, op, call, number, runs in rows[["op", "call", "site", "per_step"]].itertuples():
+    for index, op, call, number, runs in records(rows[["op", "call", "site", "per_step"]]):
         site = sites[number]
         if site is None or call < 0 or not site.file:
             continue

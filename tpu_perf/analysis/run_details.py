@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
@@ -75,6 +75,11 @@ class Instruction:
     trip_count: float | None
 
 
+def records(frame: pd.DataFrame) -> Iterator[Any]:
+    """The rows as named tuples whose fields are of any type."""
+    return iter(frame.itertuples())
+
+
 def _known(value: Any) -> float | None:
     """A figure of XLA's; null, NaN and the -1 that stands for "no idea" are not known."""
     return None if value is None or pd.isna(value) or value < 0 else float(value)
@@ -99,7 +104,7 @@ class RunDetails:
                 module=_text(row.module), module_class=_text(row.module_class),
                 phase=_text(row.phase) or "other", stack=_text(row.stack),
             )
-            for row in self._stored.detail("sites").itertuples()
+            for row in records(self._stored.detail("sites"))
         }  # fmt: skip
 
     @cached_property
@@ -134,12 +139,14 @@ class RunDetails:
         """The ops of each program in order; programs of which nothing is known are absent."""
         out: dict[int, list[ProgramOp]] = defaultdict(list)
         rows = self._stored.detail("program_ops").sort_values(["program", "position"])
-        for row in rows.itertuples():
+        for row in records(rows):
             out[int(row.program)].append(
                 ProgramOp(
-                    position=int(row.position), op=_text(row.op), call=int(row.call),
+                    position=int(row.position),
+                    op=_text(row.op),
+                    call=int(row.call),
                     site=int(row.site),
-                )  # fmt: skip
+                )
             )
         return dict(out)
 
@@ -147,15 +154,19 @@ class RunDetails:
     def instructions(self) -> Mapping[int, list[Instruction]]:
         """The instructions of each program; programs without any are absent."""
         out: dict[int, list[Instruction]] = defaultdict(list)
-        for row in self._stored.detail("instructions").itertuples():
+        for row in records(self._stored.detail("instructions")):
             read, written = _known(row.bytes_read), _known(row.bytes_written)
             moved = None if read is None or written is None else read + written
             out[int(row.program)].append(
                 Instruction(
-                    name=_text(row.instruction), opcode=_text(row.opcode),
-                    category=_text(row.category), positions=_positions(row.positions),
-                    flops=_known(row.flops), bytes_moved=moved, trip_count=_known(row.trip_count),
-                )  # fmt: skip
+                    name=_text(row.instruction),
+                    opcode=_text(row.opcode),
+                    category=_text(row.category),
+                    positions=_positions(row.positions),
+                    flops=_known(row.flops),
+                    bytes_moved=moved,
+                    trip_count=_known(row.trip_count),
+                )
             )
         return dict(out)
 

@@ -17,7 +17,8 @@ def self_times(events: pd.DataFrame) -> npt.NDArray[np.int64]:
     starts, ends = events["t_start_ns"].to_numpy(np.int64), events["t_end_ns"].to_numpy(np.int64)
     threads = events["thread"].to_numpy(np.int64)
     own = ends - starts
-    open_row, thread = [], None
+    open_row: list[int] = []
+    thread: int | None = None
     for row in np.lexsort((-ends, starts, threads)):
         if threads[row] != thread:
             open_row, thread = [], threads[row]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -79,9 +79,9 @@ def measured_ops(tables: RunTables, details: RunDetails, attention: Attention) -
         rows[column] = values
     if any(len(details.program_ops.get(program, ())) > 1 for program in splits):
         notes[RULE] = None
-    sources: Counter[str] = Counter()
+    sources: dict[str, float] = defaultdict(float)
     for program, runs in executed.programs.items():
-        sources[splits[int(str(program))].flops_source] += runs
+        sources[splits[int(str(program))].flops_source] += float(runs)
     placed = 0.0 if device is None else float(rows["device_ns"].sum())
     return MeasuredOps(
         rows=rows,

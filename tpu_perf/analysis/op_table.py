@@ -89,7 +89,7 @@ def op_table(
     rows = [
         make.row(
             label,
-            None if label not in sums.index else sums.loc[label],
+            _row_of(sums, label),
             float(of_host["size"].get(label, 0)) / steps,
             float(of_host["sum"].get(label, 0)) / steps,
         )
@@ -98,10 +98,16 @@ def op_table(
     rows.sort(key=_weight, reverse=True)
     everything = _sums(measured.rows, pd.Series("step", index=measured.rows.index))
     total = make.row(
-        "step", None if everything.empty else everything.loc["step"],
+        "step", _row_of(everything, "step"),
         len(host) / steps, float(host["self_ns"].sum()) / steps,
     )  # fmt: skip
     return OpTable(by=by, rows=tuple(rows), total=total, share_of=share_of)
+
+
+def _row_of(sums: pd.DataFrame, label: str) -> pd.Series[float] | None:
+    if label not in sums.index:
+        return None
+    return pd.Series({column: float(sums[column][label]) for column in sums.columns})
 
 
 def _weight(row: TableRow) -> tuple[float, float, float]:
@@ -139,10 +145,12 @@ def _labels(by: By, rows: pd.DataFrame, tables: RunTables, details: RunDetails) 
         return _mapped(rows["op"], lambda op: category_of(str(op)))
     if by == "program":
         names = tables.programs["name"].astype(str)
-        return _mapped(
-            rows["program"],
-            lambda p: NO_PROGRAM if p < 0 else f"{p} {names.get(p, UNKNOWN)}",  # type: ignore[operator]
-        )
+
+        def of_program(number: object) -> str:
+            program = int(str(number))
+            return NO_PROGRAM if program < 0 else f"{program} {names.get(program, UNKNOWN)}"
+
+        return _mapped(rows["program"], of_program)
     sites = details.sites
 
     def of_site(number: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ GROUPS: dict[str, str] = {
 NEVER = np.iinfo(np.int64).max
 #: Order of the phases within a step; "other" has none.
 _ORDER = {"forward": 0, "backward": 1, "optimizer": 2}
+_OUTLIVES = {"forward": "activation", "backward": "gradient", "optimizer": "optimizer_state"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,10 @@ def lifetimes(tables: RunTables, details: RunDetails) -> pd.DataFrame:
                 *(int(event.step), -1, int(event.site), phase, ""),
             ]
             rows.append(row)
-            alive[int(event.buffer)].append(row)
+            # Numbers are unique among live buffers: one that comes again was released unseen.
+            for former in alive[int(event.buffer)]:
+                former[3] = int(event.t_ns)
+            alive[int(event.buffer)] = [row]
         elif event.delta_bytes < 0:
             if alive[int(event.buffer)]:
                 row = alive[int(event.buffer)].pop()
@@ -112,16 +117,14 @@ def _labels(frame: pd.DataFrame, details: RunDetails) -> dict[int, tuple[str, st
     return out
 
 
-def _group(row: object) -> str:
+def _group(row: Any) -> str:
     """What an unlabelled buffer was for, by where it was allocated and released."""
-    phase, end_phase = getattr(row, "phase"), getattr(row, "end_phase")  # noqa: B009
-    step, end_step = getattr(row, "step"), getattr(row, "end_step")  # noqa: B009
-    if getattr(row, "t_start_ns") < 0:  # noqa: B009
+    if row.t_start_ns < 0:
         return "before recording"
-    begun, ended = _ORDER.get(phase), _ORDER.get(end_phase)
-    if step == end_step and phase == end_phase and begun is not None:
+    begun, ended = _ORDER.get(row.phase), _ORDER.get(row.end_phase)
+    if row.step == row.end_step and row.phase == row.end_phase and begun is not None:
         return "temporary"
-    outlived = end_step != step or (begun is not None and ended is not None and ended > begun)
+    outlived = row.end_step != row.step or (None not in (begun, ended) and ended > begun)
     if begun is None or not outlived:
         return "other"
-    return {"forward": "activation", "backward": "gradient", "optimizer": "optimizer_state"}[phase]
+    return _OUTLIVES[str(row.phase)]

@@ -34,7 +34,8 @@ class MemoryPeak:
     `tensors`: live buffers. `with_temporaries`: live buffers when a program was enqueued plus that
     program's own temporaries, at most over all executions: what an allocator without
     fragmentation needs. `temporaries`: the largest of the programs' own. `groups` and `lines`
-    add up to `tensors`. `timeline`: t_s since the start of `step` and live_bytes.
+    add up to `tensors` + `unseen_bytes`: buffers released while nothing was recorded, which look
+    alive. `timeline`: t_s since the start of `step` and live_bytes.
     """
 
     step: int | None
@@ -46,6 +47,7 @@ class MemoryPeak:
     temporaries_of: str
     groups: tuple[Held, ...]
     lines: tuple[Held, ...]
+    unseen_bytes: int
     timeline: pd.DataFrame
 
 
@@ -57,7 +59,7 @@ def memory_peak(tables: RunTables, details: RunDetails) -> MemoryPeak:
         return MemoryPeak(
             step=None, after_step_start_s=None, phase="", tensors=missing,
             with_temporaries=missing, temporaries=missing, temporaries_of="", groups=(), lines=(),
-            timeline=pd.DataFrame({"t_s": [], "live_bytes": []}),
+            unseen_bytes=0, timeline=pd.DataFrame({"t_s": [], "live_bytes": []}),
         )  # fmt: skip
     at = int(events["live_bytes"].to_numpy().argmax())
     moment, peak = int(events["t_ns"].iloc[at]), int(events["live_bytes"].iloc[at])
@@ -79,6 +81,7 @@ def memory_peak(tables: RunTables, details: RunDetails) -> MemoryPeak:
         temporaries_of=program,
         groups=groups,
         lines=lines,
+        unseen_bytes=max(0, int(alive["nbytes"].sum()) - peak),
         timeline=live_in_step(tables, step if typical is None else typical),
     )
 
@@ -130,7 +133,7 @@ def _temporaries(tables: RunTables) -> tuple[Metric, str]:
     if of_executed.empty or missing:
         reason = f"XLA gave no figure for {len(missing):,} of {len(executed):,} programs"
         return Metric.missing("bytes", reason), ""
-    most = of_executed.idxmax()
+    most = int(str(of_executed.idxmax()))
     name = str(tables.programs["name"].astype(str)[most])
     value = float(of_executed[most])
     return Metric(value=value, unit="bytes", provenance="predicted"), f"{most} {name}"

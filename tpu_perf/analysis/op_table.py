@@ -164,7 +164,7 @@ def _labels(by: By, rows: pd.DataFrame, tables: RunTables, details: RunDetails) 
     return _mapped(rows["site"], of_site)
 
 
-def _mapped(column: pd.Series, label: Callable[[object], str]) -> pd.Series[str]:  # type: ignore[type-arg]
+def _mapped(column: pd.Series, label: Callable[[object], str]) -> pd.Series[str]:
     known = {value: label(value) for value in column.unique()}
     return pd.Series([known[value] for value in column], index=column.index, dtype="object")
 

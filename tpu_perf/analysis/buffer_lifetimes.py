@@ -122,9 +122,8 @@ def _group(row: Any) -> str:
     if row.t_start_ns < 0:
         return "before recording"
     begun, ended = _ORDER.get(row.phase), _ORDER.get(row.end_phase)
-    if row.step == row.end_step and row.phase == row.end_phase and begun is not None:
-        return "temporary"
-    outlived = row.end_step != row.step or (None not in (begun, ended) and ended > begun)
-    if begun is None or not outlived:
+    if begun is None:
         return "other"
+    if row.step == row.end_step and (ended is None or ended <= begun):
+        return "temporary" if row.phase == row.end_phase else "other"
     return _OUTLIVES[str(row.phase)]

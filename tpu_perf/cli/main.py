@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import tpu_perf
-from tpu_perf.cli import doctor, ladder, schema, show
+from tpu_perf.cli import analyze, doctor, ladder, schema, show
 from tpu_perf.errors import ExitCode, TpuPerfError
 
 INTERRUPTED = 130  # what shells expect of a command that Ctrl-C ended
@@ -34,6 +34,7 @@ app = typer.Typer(
 )
 app.command("ladder")(ladder.ladder)
 app.command("show")(show.show)
+app.command("analyze")(analyze.analyze)
 app.command("schema")(schema.schema)
 app.command("doctor")(doctor.doctor)
 

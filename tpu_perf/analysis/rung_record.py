@@ -16,7 +16,14 @@ from tpu_perf.record.events import EVENT_KINDS
 from tpu_perf.record.ladder import Ladder
 from tpu_perf.record.metric import METRIC_UNITS, Metric
 from tpu_perf.record.run import Facts, Run
-from tpu_perf.record.store import PARTIAL_SUFFIX, StoredRun, load_ladder, load_run
+from tpu_perf.record.store import (
+    LADDER_FILE,
+    PARTIAL_SUFFIX,
+    RUN_FILE,
+    StoredRun,
+    load_ladder,
+    load_run,
+)
 
 NS = 1e-9  # one nanosecond in seconds
 
@@ -176,3 +183,26 @@ def open_rungs(directory: Path) -> tuple[Ladder, list[RungRecord]]:
     """Open a ladder directory. Raises StoredRunError only if ladder.json itself is unreadable."""
     ladder = load_ladder(directory)
     return ladder, [open_rung(directory, rung.name, rung.run) for rung in ladder.rungs]
+
+
+def stored_run(directory: Path, rung: str | None = None) -> StoredRun:
+    """The run in a run directory, or the named rung's of a ladder directory.
+
+    Raises StoredRunError where a ladder is given without a rung, or a rung that it does not have.
+    """
+    if not (directory / LADDER_FILE).exists():
+        if rung is not None and (directory / RUN_FILE).exists():
+            raise StoredRunError(
+                f"{directory} is a run, not a ladder, and has no rungs", hint="leave --rung out"
+            )
+        return load_run(directory)
+    ladder = load_ladder(directory)
+    paths = {entry.name: entry.run for entry in ladder.rungs}
+    if rung not in paths:
+        problem = (
+            f"ladder {ladder.name} has several rungs"
+            if rung is None
+            else (f"ladder {ladder.name} has no rung {rung!r}")
+        )
+        raise StoredRunError(problem, hint=f"choose one with --rung: {', '.join(paths)}")
+    return load_run(directory / paths[rung])

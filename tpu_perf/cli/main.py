@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import tpu_perf
-from tpu_perf.cli import doctor, export, import_capture, ladder, schema, show, xprof
+from tpu_perf.cli import analyze, doctor, export, import_capture, ladder, schema, show, xprof
 from tpu_perf.errors import ExitCode, TpuPerfError
 
 INTERRUPTED = 130  # what shells expect of a command that Ctrl-C ended
@@ -37,6 +37,7 @@ app.command("show")(show.show)
 app.command("export")(export.export)
 app.command("xprof")(xprof.xprof)
 app.command("import")(import_capture.import_capture)
+app.command("analyze")(analyze.analyze)
 app.command("schema")(schema.schema)
 app.command("doctor")(doctor.doctor)
 

@@ -38,16 +38,24 @@ def _inside(instruction: Instruction) -> str:
     if instruction.opcode == "parameter":
         return str(instruction.proto.parameter_number)
     if instruction.opcode == "constant":
-        value = scalar_value(instruction)
-        if isinstance(value, bool):
-            return str(value).lower()
-        return "{...}" if value is None else f"{value:.9g}" if value != int_or(value) else str(value)
+        return _constant_text(instruction)
     return _listed(f"%{operand.name}" for operand in instruction.operands)
 
 
-def int_or(value: float | int) -> float | int | None:
-    """The value if it is an int; floats print otherwise."""
-    return value if isinstance(value, int) else None
+def _constant_text(instruction: Instruction) -> str:
+    value = None if instruction.shape.dimensions else scalar_value(instruction)
+    if value is None:
+        return "{...}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    single = instruction.shape.type_name == "f32"
+    form, short, exact = ("<f", 6, 9) if single else ("<d", 15, 17)
+    # As XLA does: few digits where they read back as the same number, else enough for any.
+    text = f"{value:.{short}g}"
+    same = struct.pack(form, float(text)) == struct.pack(form, value)
+    return text if same else f"{value:.{exact}g}"
 
 
 def scalar_value(instruction: Instruction) -> float | int | bool | None:
@@ -106,7 +114,7 @@ def _attributes(instruction: Instruction) -> list[str]:
         kind = ("FFT", "IFFT", "RFFT", "IRFFT")[proto.fft_type % 4]
         found += [f"fft_type={kind}", f"fft_length={_set(proto.fft_length)}"]
     if opcode == "slice":
-        found.append("slice={" + ", ".join(map(_slice, proto.slice_dimensions)) + "}")
+        found.append(f"slice={_slices(proto.slice_dimensions)}")
     if opcode == "dynamic-slice":
         found.append(f"dynamic_slice_sizes={_set(proto.dynamic_slice_sizes)}")
     if opcode == "pad":
@@ -149,10 +157,10 @@ def _called(opcode: str, names: list[str]) -> list[str]:
 def _dot(numbers: Any) -> list[str]:
     found = []
     for side in ("lhs", "rhs"):
-        for ours, theirs in (("batch", "batch"), ("contracting", "contracting")):
-            values = getattr(numbers, f"{side}_{theirs}_dimensions")
-            if values or ours == "contracting":
-                found.append(f"{side}_{ours}_dims={_set(values)}")
+        for kind in ("batch", "contracting"):
+            values = getattr(numbers, f"{side}_{kind}_dimensions")
+            if values or kind == "contracting":
+                found.append(f"{side}_{kind}_dims={_set(values)}")
     return found
 
 
@@ -185,9 +193,13 @@ def _scatter(numbers: Any) -> list[str]:
     return [*found, f"index_vector_dim={numbers.index_vector_dim}"]
 
 
-def _slice(one: Any) -> str:
-    stride = f":{one.stride}" if one.stride != 1 else ""
-    return f"[{one.start}:{one.limit}{stride}]"
+def _slices(dimensions: Any) -> str:
+    """XLA prints all strides as soon as one is not 1."""
+    strided = any(one.stride != 1 for one in dimensions)
+    ranges = (
+        f"[{one.start}:{one.limit}{f':{one.stride}' if strided else ''}]" for one in dimensions
+    )
+    return "{" + ", ".join(ranges) + "}"
 
 
 def _padding(one: Any) -> str:

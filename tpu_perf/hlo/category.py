@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from tpu_perf.hlo.module import Instruction
 
+_PLAIN = """
+    abs add and bitcast-convert ceil clamp compare complex convert count-leading-zeros divide floor
+    imag is-finite maximum minimum multiply negate not or popcnt real reduce-precision remainder
+    round-nearest-afz round-nearest-even select shift-left shift-right-arithmetic
+    shift-right-logical sign stochastic-convert subtract xor"""
+_TRANSCENDENTAL = """
+    acos acosh asin asinh atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log
+    log-plus-one logistic power rsqrt sine sinh sqrt tan tanh"""
 #: What XLA calls elementwise: opcode -> whether its cost analysis counts the op as transcendental
 #: rather than as a FLOP an element (`HloCostAnalysis::HandleElementwiseOp`; checked op by op
 #: against jaxlib 0.10.2).
-ELEMENTWISE: dict[str, bool] = dict.fromkeys(
-    """abs add and bitcast-convert ceil clamp compare complex convert count-leading-zeros divide
-    floor imag is-finite maximum minimum multiply negate not or popcnt real reduce-precision
-    remainder round-nearest-afz round-nearest-even select shift-left shift-right-arithmetic
-    shift-right-logical sign stochastic-convert subtract xor""".split(),
-    False,
-) | dict.fromkeys(
-    """acos acosh asin asinh atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log
-    log-plus-one logistic power rsqrt sine sinh sqrt tan tanh""".split(),
-    True,
-)
+ELEMENTWISE: dict[str, bool] = {
+    **dict.fromkeys(_PLAIN.split(), False),
+    **dict.fromkeys(_TRANSCENDENTAL.split(), True),
+}
 _FUSIONS = {
     "kLoop": "loop fusion",
     "kInput": "input fusion",

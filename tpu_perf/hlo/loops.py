@@ -121,7 +121,7 @@ def _value(one: Instruction, bindings: Bindings, depth: int) -> Value | None:
         return Value(number) if isinstance(number, int) else None
     if opcode == "parameter":
         # Of a fusion: what it was called with. Of a loop that carries one scalar: that.
-        return bindings[one] if one in bindings else None
+        return bindings.get(one)
     if opcode in _FORWARDS and one.operands:
         return _value(one.operands[0], bindings, depth + 1)
     if opcode == "get-tuple-element":
@@ -144,9 +144,7 @@ def _added(left: Value | None, right: Value | None, sign: int) -> Value | None:
     return None
 
 
-def _tuple_element(
-    one: Instruction, number: int, bindings: Bindings, depth: int
-) -> Value | None:
+def _tuple_element(one: Instruction, number: int, bindings: Bindings, depth: int) -> Value | None:
     """The integer at a place of a tuple; a loop's own parameter gives what it carries there."""
     if depth > DEEPEST:
         return None

@@ -108,7 +108,9 @@ class Module:
     def by_id(self) -> dict[int, Instruction]:
         """Instructions by the id that buffer assignments name them by."""
         return {
-            one.proto.id: one for computation in self.computations for one in computation.instructions
+            one.proto.id: one
+            for computation in self.computations
+            for one in computation.instructions
         }
 
     @cached_property

@@ -133,7 +133,7 @@ ALLOC, FREE, SHARE_WITH = 0, 1, 2
 
 def _set_type(field: descriptor_pb2.FieldDescriptorProto, kind: str) -> None:
     if kind in _SCALARS:
-        field.type = _SCALARS[kind]  # type: ignore[assignment]
+        field.type = _SCALARS[kind]
     else:
         field.type = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
         field.type_name = f".{PACKAGE}.{kind}"
@@ -168,7 +168,7 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
 
 def _classes() -> dict[str, Any]:
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(_file())  # type: ignore[no-untyped-call, unused-ignore]
+    pool.Add(_file())
     return {
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}"))
         for name in _MESSAGES

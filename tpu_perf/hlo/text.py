@@ -1,4 +1,4 @@
-"""One line of text for an instruction, as XLA prints it but without metadata and within a length."""
+"""One line of text for an instruction: as XLA prints it, without metadata, within a length."""
 
 from __future__ import annotations
 
@@ -216,12 +216,14 @@ def window_text(window: Any) -> str:
 
     paddings = [f"{one.padding_low}_{one.padding_high}" for one in dimensions]
     return " ".join(
-        [f"size={'x'.join(str(one.size) for one in dimensions)}"]
-        + line("stride", [str(one.stride) for one in dimensions], "1")
-        + line("pad", paddings, "0_0")
-        + line("lhs_dilate", [str(one.base_dilation) for one in dimensions], "1")
-        + line("rhs_dilate", [str(one.window_dilation) for one in dimensions], "1")
-        + line("rhs_reversal", [str(int(one.window_reversal)) for one in dimensions], "0")
+        [
+            f"size={'x'.join(str(one.size) for one in dimensions)}",
+            *line("stride", [str(one.stride) for one in dimensions], "1"),
+            *line("pad", paddings, "0_0"),
+            *line("lhs_dilate", [str(one.base_dilation) for one in dimensions], "1"),
+            *line("rhs_dilate", [str(one.window_dilation) for one in dimensions], "1"),
+            *line("rhs_reversal", [str(int(one.window_reversal)) for one in dimensions], "0"),
+        ]
     )
 
 

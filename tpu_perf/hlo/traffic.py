@@ -20,11 +20,11 @@ from tpu_perf.hlo.work import MATMUL_CALLS, cost_estimate
 IMMEDIATE_ELEMENTS = 8
 #: Forward pointers, order execution, or run other computations: they move nothing themselves.
 #: The end of an asynchronous instruction is free too, since its start holds the cost.
-MOVES_NOTHING = frozenset(
-    """parameter constant tuple get-tuple-element bitcast after-all add-dependency domain
+_FREE = """
+    parameter constant tuple get-tuple-element bitcast after-all add-dependency domain
     opt-barrier while conditional call copy-done async-update async-done all-gather-done
-    all-reduce-done collective-permute-done send-done recv-done""".split()
-)
+    all-reduce-done collective-permute-done send-done recv-done"""
+MOVES_NOTHING = frozenset(_FREE.split())
 #: Custom calls known to read their operands once and write their results once.
 PLAIN_CALLS = MATMUL_CALLS | {"TopK"}
 PLAIN_CALL_PREFIXES = ("lapack_",)

@@ -91,35 +91,31 @@ def costs(module: Module) -> list[InstructionCost]:
 
     Raises HloProblem if attributes of an instruction do not fit its shapes.
     """
-    counts = _executions(module)
     rows: list[InstructionCost] = []
     listed: set[Computation] = set()
 
     def add(computation: Computation) -> None:
         listed.add(computation)
         for one in computation.instructions:
-            rows.append(_row(module, one, computation, counts[computation]))
+            rows.append(_row(one, computation, counts[computation]))
             for callee, _ in _runs(one):
                 if callee not in listed:
                     add(callee)
 
     try:
+        counts = _executions(module)
         add(module.entry)
     except RecursionError:
         raise HloProblem(f"the HLO module {module.name!r} calls too deep to follow") from None
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise HloProblem(
+            f"the HLO module {module.name!r} is damaged: attributes do not fit shapes: {error}"
+        ) from None
     return rows
 
 
-def _row(
-    module: Module, one: Instruction, computation: Computation, count: float | None
-) -> InstructionCost:
-    try:
-        work, traffic = work_of(one), traffic_of(one)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise HloProblem(
-            f"the HLO module {module.name!r} is damaged: the attributes of {one.name!r} "
-            f"({one.opcode}) do not fit its shapes: {error}"
-        ) from None
+def _row(one: Instruction, computation: Computation, count: float | None) -> InstructionCost:
+    work, traffic = work_of(one), traffic_of(one)
     return InstructionCost(
         instruction=one.name,
         opcode=one.opcode,

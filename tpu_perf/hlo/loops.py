@@ -146,7 +146,7 @@ def _added(left: Value | None, right: Value | None, sign: int) -> Value | None:
 
 def _tuple_element(one: Instruction, number: int, bindings: Bindings, depth: int) -> Value | None:
     """The integer at a place of a tuple; a loop's own parameter gives what it carries there."""
-    if depth > DEEPEST:
+    if depth > DEEPEST or one in bindings:  # a fusion's parameter that is a tuple: not followed
         return None
     if one.opcode in _FORWARDS:
         return _tuple_element(one.operands[0], number, bindings, depth + 1)

@@ -55,3 +55,7 @@ class ExportMismatch(TpuPerfError):
 
 class ImportProblem(TpuPerfError):
     """A capture cannot be read: damaged, truncated, or of a kind that nobody here knows."""
+
+
+class HloProblem(StoredRunError):
+    """A compiled program's HLO cannot be read: damaged, cut short, or of another kind."""

@@ -94,7 +94,9 @@ def read(path: Path) -> Trace:
         for descriptor in packet.get(60, []):
             track = _fields(descriptor)
             process = _fields(track[3][0])[6][0] if 3 in track else None
-            name = (track[2][0] if 2 in track else process).decode()
+            named = track[2][0] if 2 in track else process
+            assert named is not None
+            name = named.decode()
             parent = track.get(5, [0])[0]
             assert parent == 0 or parent in trace.tracks
             trace.tracks[track[1][0]] = (name, parent)

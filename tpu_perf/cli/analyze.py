@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
-class Grouping(str, Enum):
+class Grouping(StrEnum):
     op = "op"
     module = "module"
     line = "line"
@@ -19,7 +19,7 @@ class Grouping(str, Enum):
     phase = "phase"
 
 
-class Counting(str, Enum):
+class Counting(StrEnum):
     causal = "causal"
     full = "full"
 

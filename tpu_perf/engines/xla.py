@@ -169,6 +169,7 @@ class XlaEngine:
         CACHE.use_directory(plan.cache_dir)
         CACHE.compiler_options = dict(plan.compiler_options)
         STATE.cpu_fallback = STATE.cpu_fallback or plan.cpu_fallback
+        assert plan.mode != "unknown", "only captures made elsewhere have no mode"
         switch(EagerMode[_EAGER_MODES[plan.mode]])
         torch.manual_seed(plan.seed)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict
 from typing import Any
 
@@ -113,7 +114,7 @@ def thinned(memory: MemoryPeak, points: int = TIMELINE_POINTS) -> tuple[list[flo
     edges = [round(index * len(times) / points) for index in range(points + 1)]
     kept = [
         begin + int(live[begin:end].argmax())
-        for begin, end in zip(edges, edges[1:], strict=False)
+        for begin, end in itertools.pairwise(edges)
         if end > begin
     ]
     return times[kept].tolist(), live[kept].tolist()

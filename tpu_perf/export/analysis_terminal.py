@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 
 from rich.console import Console
@@ -256,7 +257,7 @@ def _sparkline(times: Iterable[float], levels: Iterable[float], columns: int) ->
     whole, highest = points[-1][0], max(level for _, level in points) or 1.0
     bars: list[float] = [0.0] * columns
     level_at: Callable[[float], int] = lambda t: min(columns - 1, int(t / whole * columns))  # noqa: E731
-    for (begun, level), (ended, _) in zip(points, points[1:], strict=False):
+    for (begun, level), (ended, _) in itertools.pairwise(points):
         for column in range(level_at(begun), level_at(ended) + 1):
             bars[column] = max(bars[column], level)
     return "".join(_BARS[round(bar / highest * (len(_BARS) - 1))] for bar in bars)

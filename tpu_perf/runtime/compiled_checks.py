@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from tpu_perf.runtime.graph_ends import output_node
+
 with_effects = torch._higher_order_ops.effects.with_effects
 
 
@@ -61,7 +63,7 @@ def take_checks(module: torch.fx.GraphModule) -> list[Check]:
             tensors.append(tensor)
             module.graph.erase_node(node)
     if checks:
-        output = next(n for n in module.graph.nodes if n.op == "output")
+        output = output_node(module)
         returned: Sequence[Any] = output.args[0]
         output.args = ([*returned, *tensors],)
     return checks

@@ -22,6 +22,7 @@ from tpu_perf.runtime.compiled_writes import HostOutputs, HostScalar, host_scala
 from tpu_perf.runtime.dtypes import numpy_dtype
 from tpu_perf.runtime.forking import refuse_in_child
 from tpu_perf.runtime.graph import GraphEvaluator, random_draws
+from tpu_perf.runtime.graph_ends import input_nodes, output_node
 from tpu_perf.runtime.modes import STATE, EagerMode
 from tpu_perf.runtime.plan_building import fresh_like, fresh_spread, store_order
 from tpu_perf.runtime.program_cache import CACHE, Program
@@ -49,8 +50,8 @@ class CompiledGraph:
         self.ops = sum(n.op == "call_function" for n in module.graph.nodes)
         self.draws = random_draws(module)
         self.text = _graph_text(module, self.evaluator.constants)
-        position = {n: i for i, n in enumerate(module.graph.find_nodes(op="placeholder"))}
-        outputs = next(n for n in module.graph.nodes if n.op == "output").args[0]
+        position = {n: i for i, n in enumerate(input_nodes(module))}
+        outputs = output_node(module).args[0]
         flat = list(torch.utils._pytree.tree_leaves(outputs, is_leaf=lambda x: x is None))
         #: For every output: the input it simply hands on (no program output), or None.
         self.handed_on = [position.get(o) if isinstance(o, torch.fx.Node) else None for o in flat]

@@ -18,6 +18,7 @@ from tpu_perf.runtime.compiled_writes import take_writes
 from tpu_perf.runtime.data_dependent import BY_HAND as DATA_DEPENDENT
 from tpu_perf.runtime.decompositions import decompositions_for_compile
 from tpu_perf.runtime.graph import missing_of, missing_ops
+from tpu_perf.runtime.graph_ends import input_nodes, output_node
 from tpu_perf.runtime.modes import STATE
 from tpu_perf.runtime.program_cache import user_line
 from tpu_perf.runtime.recompiles import Origin
@@ -90,7 +91,7 @@ def _without_custom_ops(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
             table[node.target] = kernel
     if not table:
         return module
-    inputs = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
+    inputs = [n.meta.get("val") for n in input_nodes(module)]
     try:
         made = retraced(module, inputs, table)
         return retraced(made, inputs, decompositions_for_compile(), functional=True)
@@ -151,7 +152,7 @@ class _Program(torch.nn.Module):
 
     def __init__(self, module: torch.fx.GraphModule, name: str, origin: Origin) -> None:
         super().__init__()
-        output = next(n for n in module.graph.nodes if n.op == "output")
+        output = output_node(module)
         self.single = isinstance(output.args[0], torch.fx.Node)
         self.graph = CompiledGraph(module, name, origin)
 

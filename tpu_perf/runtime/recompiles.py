@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from tpu_perf.runtime.graph_ends import input_nodes
+
 _MOST_KEPT = 1000
 
 
@@ -134,7 +136,7 @@ class Origin:
 
     def input_names(self, module: torch.fx.GraphModule) -> list[str]:
         """Names of the inputs of a graph that AOTAutograd made of this one."""
-        return [self._input_name(node) for node in module.graph.find_nodes(op="placeholder")]
+        return [self._input_name(node) for node in input_nodes(module)]
 
     def _input_name(self, node: torch.fx.Node) -> str:
         described = node.meta.get("desc")
@@ -153,7 +155,7 @@ class Origin:
 def origin_of(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Origin:
     """Note that Dynamo hands over a graph, and why, if it has traced this function before."""
     code = _code()
-    names = [_source_name(node) for node in module.graph.find_nodes(op="placeholder")]
+    names = [_source_name(node) for node in input_nodes(module)]
     if code is None:
         return Origin("graph", names)
     origin = Origin(f"{code.co_name} at {code.co_filename}:{code.co_firstlineno}", names)

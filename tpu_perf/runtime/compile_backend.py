@@ -19,6 +19,7 @@ from torch._dynamo.device_interface import (
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+from tpu_perf.runtime import flex_attention
 from tpu_perf.runtime.compiled_parts import compiled
 from tpu_perf.runtime.compiled_shapes import ShapedGraphs, has_symbols
 from tpu_perf.runtime.decompositions import decompositions_for_compile
@@ -82,6 +83,7 @@ def register() -> None:
     graph_breaks_for_generators(TpuGenerator)
     # Inductor has an entry for "tpu" that needs another package.
     when_imported("torch._inductor.codegen.common", _register_with_inductor)
+    flex_attention.register(tpu_backend)
     tpu = torch.tpu  # type: ignore[attr-defined]
 
     class TpuInterface(DeviceInterface):

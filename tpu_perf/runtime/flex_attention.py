@@ -4,15 +4,12 @@ Torch keeps a list of the devices that may use it; this one is added. Eagerly to
 its formula with the device's ops. A compiled graph holds forward and backward as one op each, which
 stays whole while AOTAutograd decides what to keep for backward (not the scores, as with a fused
 kernel), and is then taken apart into the same formula, with the caller's score_mod and mask_mod.
-
-Libraries compile flex_attention by themselves, for inductor, and leave no choice of the backend
-(torchtitan, transformers). Inductor has no code for the device, so such a graph goes to ours.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,12 +30,13 @@ def _backward(*args: Any) -> Any:
     """Torch's formula, which has gradients only for captured tensors that are known to want one;
     in a graph none is, and every one can have one."""
     *others, captured_by_score, captured_by_mask = args
+    backward: Callable[..., Any] = sdpa_dense_backward
     wanting = tuple(
         t.detach().requires_grad_() if isinstance(t, torch.Tensor) and t.is_floating_point() else t
         for t in captured_by_score
     )
     with torch.no_grad():
-        return sdpa_dense_backward(*others, wanting, captured_by_mask)
+        return backward(*others, wanting, captured_by_mask)
 
 
 #: Torch's formulas, by the op of a graph that they compute.
@@ -46,7 +44,6 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     flex_attention: sdpa_dense,
     flex_attention_backward: _backward,
 }
-_Backend = Callable[..., Any]
 
 
 def add_device(module: types.ModuleType) -> None:
@@ -86,35 +83,14 @@ def holds_flex_attention(module: torch.fx.GraphModule) -> bool:
     )  # fmt: skip
 
 
-def take_from_inductor(backend: _Backend) -> Callable[[types.ModuleType], None]:
-    """What lets module torch._inductor.compile_fx hand graphs with flex_attention on the device
-    to `backend`."""
-
-    def teach(module: types.ModuleType) -> None:
-        original = module.compile_fx
-
-        def compile_fx(graph: Any, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-            ours = isinstance(graph, torch.fx.GraphModule) and any(
-                isinstance(i, torch.Tensor) and i.device.type == "tpu" for i in inputs
-            )
-            if ours and holds_flex_attention(graph):
-                return backend(graph, inputs)
-            return original(graph, inputs, *args, **kwargs)
-
-        module.compile_fx = compile_fx  # type: ignore[attr-defined]
-
-    return teach
-
-
 def _in_autocast_dtype(*args: Any) -> Any:
     """Under torch.autocast queries, keys and values have its dtype, as on other devices."""
     with outside_autocast():
         return _flex_attention_autocast_impl(*args)
 
 
-def register(backend: _Backend) -> None:
+def register() -> None:
     """Make the device one of those of flex_attention, in eager, autocast and compiled code."""
     when_imported("torch.nn.attention.flex_attention", add_device)
-    when_imported("torch._inductor.compile_fx", take_from_inductor(backend))
-    under_autocast = flex_attention.py_impl(torch._C.DispatchKey.AutocastPrivateUse1)
-    under_autocast(_in_autocast_dtype)
+    key: Any = torch._C._dispatch_key_parse("AutocastPrivateUse1")
+    flex_attention.py_impl(key)(_in_autocast_dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from torch import nn
 
 import tpu_perf.runtime.device  # noqa: F401 - loads device "tpu"
 from tpu_perf.recorder import Recorder, record_into
+from tpu_perf.runtime import compile_backend
 from tpu_perf.runtime.program_cache import CACHE
 
 
@@ -166,9 +168,20 @@ def test_a_generator_draws_in_compiled_functions_what_it_draws_in_eager() -> Non
         torch.testing.assert_close(_compiled(function)(x).cpu(), wanted.cpu())
 
 
-def test_inductor_names_the_backend_to_use() -> None:
-    with pytest.raises(Exception, match=r'use torch\.compile\(\.\.\., backend="tpu"\)'):
-        torch.compile(lambda x: x + 1, backend="inductor")(torch.zeros(2, device="tpu"))
+def test_what_is_meant_for_inductor_is_compiled_for_the_device() -> None:
+    before = len(CACHE.by_key)
+    compile_backend._tell_of_inductor.cache_clear()
+    with pytest.warns(UserWarning, match='compiled by backend "tpu"'):
+        made = torch.compile(lambda x: (x + 1).exp().sum())(torch.zeros(7, device="tpu"))
+    assert made.item() == pytest.approx(7 * math.e)
+    built = list(CACHE.by_key.values())[before:]
+    assert any(program.kind == "graph" for program in built)
+
+
+def test_a_graph_that_only_makes_tensors_on_the_device_is_the_devices_too() -> None:
+    made = torch.compile(lambda: torch.arange(5, device="tpu") * 2)()
+    assert made.device.type == "tpu"
+    assert made.tolist() == [0, 2, 4, 6, 8]
 
 
 def test_expanded_results_keep_their_strides() -> None:

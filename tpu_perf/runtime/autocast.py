@@ -59,7 +59,8 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def _outside_autocast() -> Any:
+def outside_autocast() -> Any:
+    """Inside, ops on the device are not cast."""
     return torch._C._ExcludeDispatchKeyGuard(
         torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastPrivateUse1"))
     )
@@ -68,7 +69,7 @@ def _outside_autocast() -> Any:
 def _to_low(op: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         dtype = torch.get_autocast_dtype("tpu")
-        with _outside_autocast():
+        with outside_autocast():
             return op(*_cast(args, dtype), **{k: _cast(v, dtype) for k, v in kwargs.items()})
 
     return kernel
@@ -76,7 +77,7 @@ def _to_low(op: Any) -> Callable[..., Any]:
 
 def _to_float32(op: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        with _outside_autocast():
+        with outside_autocast():
             return op(
                 *_cast(args, torch.float32),
                 **{k: _cast(v, torch.float32) for k, v in kwargs.items()},
@@ -94,7 +95,7 @@ def _with_float32_result(op: Any) -> Callable[..., Any]:
             and not any(isinstance(a, torch.dtype) for a in args)
         ):
             kwargs["dtype"] = torch.float32
-        with _outside_autocast():
+        with outside_autocast():
             return op(*args, **kwargs)
 
     return kernel
@@ -109,7 +110,7 @@ def _to_widest(op: Any) -> Callable[..., Any]:
         dtype = torch.get_autocast_dtype("tpu")
         if any(t.dtype == torch.float32 for t in found):
             dtype = torch.float32
-        with _outside_autocast():
+        with outside_autocast():
             return op(*_cast(args, dtype), **{k: _cast(v, dtype) for k, v in kwargs.items()})
 
     return kernel

@@ -18,6 +18,7 @@ from tpu_perf.runtime import (
     pinned_memory,
     safetensors_device,
     torch_private,
+    torchtitan_device,
 )
 from tpu_perf.runtime.import_hooks import when_imported
 from tpu_perf.runtime.random_numbers import GENERATOR
@@ -126,6 +127,7 @@ def register() -> None:
         dlpack.install()
         when_imported("safetensors", safetensors_device.teach)
         when_imported("accelerate.utils.dataclasses", accelerate_device.teach)
+        when_imported("torchtitan.distributed.compile", torchtitan_device.teach)
         _registered = True
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +21,7 @@ from torch._dynamo.device_interface import (
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+from tpu_perf.runtime import flex_attention
 from tpu_perf.runtime.compiled_parts import compiled
 from tpu_perf.runtime.compiled_shapes import ShapedGraphs, has_symbols
 from tpu_perf.runtime.decompositions import decompositions_for_compile
@@ -73,6 +76,42 @@ def _register_with_inductor(common: types.ModuleType) -> None:
     common.register_backend_for_device("tpu", _NoInductor, _NoInductor)
 
 
+def _take_from_inductor(module: types.ModuleType) -> None:
+    """Compile graphs on the device that are meant for inductor, torch.compile's default.
+
+    Libraries compile parts of theirs without naming a backend, and leave no way to name one:
+    torchtitan and transformers flex_attention, torch the making of its block masks.
+    """
+    original = module.compile_fx
+
+    @functools.wraps(original)
+    def compile_fx(graph: Any, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        if not (isinstance(graph, torch.fx.GraphModule) and _on_device(graph)):
+            return original(graph, inputs, *args, **kwargs)
+        _tell_of_inductor()
+        return tpu_backend(graph, inputs)
+
+    module.compile_fx = compile_fx  # type: ignore[attr-defined]
+
+
+def _on_device(graph: torch.fx.GraphModule) -> bool:
+    """Whether any tensor of a graph that Dynamo made is on the device."""
+    values = [node.meta.get("example_value") for node in graph.graph.nodes]
+    return any(
+        isinstance(v, torch.Tensor) and v.device.type == "tpu"
+        for v in torch.utils._pytree.tree_leaves(values)
+    )
+
+
+@functools.cache
+def _tell_of_inductor() -> None:
+    warnings.warn(
+        'torch.compile was given its backend "inductor", which has no code for device tpu: graphs '
+        'on the device are compiled by backend "tpu", and options for inductor have no effect',
+        stacklevel=2,
+    )
+
+
 def register() -> None:
     """Make the backend known to Dynamo, and the device to its device-dependent code."""
     with contextlib.suppress(NotImplementedError):
@@ -82,6 +121,8 @@ def register() -> None:
     graph_breaks_for_generators(TpuGenerator)
     # Inductor has an entry for "tpu" that needs another package.
     when_imported("torch._inductor.codegen.common", _register_with_inductor)
+    when_imported("torch._inductor.compile_fx", _take_from_inductor)
+    flex_attention.register()
     tpu = torch.tpu  # type: ignore[attr-defined]
 
     class TpuInterface(DeviceInterface):

@@ -17,6 +17,7 @@ from tpu_perf.runtime.compiled_graph import CompiledGraph
 from tpu_perf.runtime.compiled_writes import take_writes
 from tpu_perf.runtime.data_dependent import BY_HAND as DATA_DEPENDENT
 from tpu_perf.runtime.decompositions import decompositions_for_compile
+from tpu_perf.runtime.flex_attention import holds_flex_attention, with_formulas
 from tpu_perf.runtime.graph import missing_of, missing_ops
 from tpu_perf.runtime.graph_ends import input_nodes, output_node
 from tpu_perf.runtime.modes import STATE
@@ -65,9 +66,9 @@ def retraced(
     module: torch.fx.GraphModule, inputs: Any, table: Mapping[Any, Callable[..., Any]],
     functional: bool = False,
 ) -> torch.fx.GraphModule:  # fmt: skip
-    """The graph traced again by fakes of these inputs, with ops of the table taken apart and, if
-    asked, without mutations."""
-    run = torch.fx.Interpreter(module).run
+    """The graph traced again by fakes of these inputs, with ops of the table and flex_attention
+    taken apart and, if asked, without mutations."""
+    run = with_formulas(module)
     if functional:
         run = torch.func.functionalize(run, remove="mutations_and_views")
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -82,14 +83,14 @@ def retraced(
 
 
 def _without_custom_ops(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The graph with the user's own ops taken apart where their kernels are written in torch;
-    the graph as it was where one of them cannot be traced."""
+    """The graph with the user's own ops taken apart where their kernels are written in torch, and
+    so flex_attention; the graph as it was where one of them cannot be traced."""
     table = {}
     for node in module.graph.nodes:
         kernel = _custom_kernel(node.target)
         if kernel is not None:
             table[node.target] = kernel
-    if not table:
+    if not table and not holds_flex_attention(module):
         return module
     inputs = [n.meta.get("val") for n in input_nodes(module)]
     try:

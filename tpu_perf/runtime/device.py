@@ -51,6 +51,7 @@ def _load() -> None:
         lowerings,
         meta_kernels,
         meta_linear_algebra,  # noqa: F401 - registers its forms
+        process_group,
         public_names,
         random_kernels,  # noqa: F401 - the same
         storages,
@@ -85,6 +86,7 @@ def _load() -> None:
     torch_private.keep_errors_of_backward()
     torch_private.print_from_host()
     compile_backend.register()
+    process_group.register()
     forking.watch_forks()
 
 

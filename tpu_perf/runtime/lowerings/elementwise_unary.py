@@ -150,12 +150,12 @@ def neg(call: Call, self: jax.Array) -> jax.Array:
     return jnp.negative(self)
 
 
-@lowers("_conj_physical", "_conj", "conj_physical")
+@lowers("_conj_physical", "_conj", "_conj_copy", "conj_physical")
 def conj_physical(call: Call, self: jax.Array) -> jax.Array:
     return jnp.conj(self)
 
 
-@lowers("_neg_view")
+@lowers("_neg_view", "_neg_view_copy")
 def neg_view(call: Call, self: jax.Array) -> jax.Array:
     return jnp.negative(self)
 

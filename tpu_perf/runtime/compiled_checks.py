@@ -64,7 +64,7 @@ def take_checks(module: torch.fx.GraphModule) -> list[Check]:
             module.graph.erase_node(node)
     if checks:
         output = output_node(module)
-        returned: Sequence[Any] = output.args[0]
+        returned: Any = output.args[0]
         output.args = ([*returned, *tensors],)
     return checks
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from tpu_perf.runtime.dtypes import numpy_dtype
+from tpu_perf.runtime.graph_ends import input_nodes, output_node
 
 _COPY = torch.ops.aten.copy_.default
 
@@ -22,7 +23,7 @@ _COPY = torch.ops.aten.copy_.default
 def take_writes(module: torch.fx.GraphModule) -> list[int]:
     """Take the copies into inputs out of a graph: positions of the inputs that are written. The
     new values are appended to the graph's outputs, in that order."""
-    position = {n: i for i, n in enumerate(module.graph.find_nodes(op="placeholder"))}
+    position = {n: i for i, n in enumerate(input_nodes(module))}
     written: list[int] = []
     values: list[torch.fx.Node] = []
     for node in module.graph.find_nodes(op="call_function", target=_COPY):
@@ -34,8 +35,8 @@ def take_writes(module: torch.fx.GraphModule) -> list[int]:
         node.replace_all_uses_with(target)
         module.graph.erase_node(node)
     if written:
-        output = next(n for n in module.graph.nodes if n.op == "output")
-        returned: Sequence[Any] = output.args[0]
+        output = output_node(module)
+        returned: Any = output.args[0]
         output.args = ([*returned, *values],)
     return written
 
@@ -76,8 +77,8 @@ class HostOutputs:
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         self.positions: list[int] = []
-        inputs = list(module.graph.find_nodes(op="placeholder"))
-        outputs = next(n for n in module.graph.nodes if n.op == "output").args[0]
+        inputs = input_nodes(module)
+        outputs = output_node(module).args[0]
         wanted = [
             (i, o) for i, o in enumerate(torch.utils._pytree.tree_leaves(outputs))
             if isinstance(o, torch.fx.Node) and o.op == "call_function" and _on_host(o, {})

@@ -1,11 +1,11 @@
 """The format of one stored program: a header that can be read alone, then the program, checked.
 
-    8 bytes  magic and version, "tpuperf2"
-    8 bytes  length of the header, little endian
-    8 bytes  length of the whole entry
-    32 bytes SHA-256 of the header as it stands in the file
-    header   JSON, compressed with zstd
-    body     StableHLO bytecode, then PJRT's serialized executable, compressed with zstd
+8 bytes  magic and version, "tpuperf2"
+8 bytes  length of the header, little endian
+8 bytes  length of the whole entry
+32 bytes SHA-256 of the header as it stands in the file
+header   JSON, compressed with zstd
+body     StableHLO bytecode, then PJRT's serialized executable, compressed with zstd
 """
 
 from __future__ import annotations

@@ -64,7 +64,10 @@ class ProgramStore:
         self.max_bytes = max_bytes
         self.disabled: str | None = None
         self.notices: list[str] = []
+        self._noticed: set[str] = set()
         self.evicted = 0
+        #: Entries set aside by this process, and why.
+        self.faults: dict[str, str] = {}
         self._what = what or "program cache"
         self._index = Index(self.storage)
         self._held_bytes: int | None = None  # an estimate: other processes write too
@@ -103,7 +106,7 @@ class ProgramStore:
         self._check_format()
         size = len(entry.blob)
         if self.max_bytes is not None and size > self.max_bytes:
-            self._notice("too large", f"{entry.header.name} ({size:,} bytes) is larger than the "
+            self.notice("too large", f"{entry.header.name} ({size:,} bytes) is larger than the "
                          f"limit of {self.max_bytes:,} bytes, and is not kept")  # fmt: skip
             return
         try:
@@ -116,6 +119,7 @@ class ProgramStore:
 
     def set_aside(self, key: str, why: str) -> None:
         """Put a bad entry out of the way, so that it is rebuilt and can be looked at."""
+        self.faults[key] = why
         _log.warning("%s: entry %s set aside: %s", self._what, key[:16], why)
         try:
             self.storage.rename(key + ENTRY, key + BAD)
@@ -149,8 +153,10 @@ class ProgramStore:
             self.disabled = why
             _log.warning("%s at %s is off from here on: %s", self._what, self.location, why)
 
-    def _notice(self, kind: str, text: str) -> None:
-        if not any(kind in notice or text == notice for notice in self.notices):
+    def notice(self, kind: str, text: str) -> None:
+        """Tell the user something, once of each kind."""
+        if kind not in self._noticed:
+            self._noticed.add(kind)
             self.notices.append(text)
             _log.warning("%s at %s: %s", self._what, self.location, text)
 
@@ -169,12 +175,8 @@ class ProgramStore:
         """Once a directory: set aside what former versions of tpu_perf left there."""
         if self._checked_format:
             return
-        with self._lock:
-            if self._checked_format:
-                return
-            self._checked_format = True
-            if self.storage.remote:
-                return  # former versions wrote no URLs
+        self._checked_format = True
+        if not self.storage.remote:  # former versions wrote no URLs
             with contextlib.suppress(OSError):
                 self._set_former_aside()
 
@@ -197,7 +199,7 @@ class ProgramStore:
                     self.storage.rename(file.name, stem + BAD)
                     self.storage.write(stem + REASON, f"{error}\n".encode())
         if former:
-            self._notice("former", f"{former} entries of another version of tpu_perf were set "
+            self.notice("former", f"{former} entries of another version of tpu_perf were set "
                          "aside and are compiled again when needed (`tpu-perf cache clear "
                          "--foreign` deletes them)")  # fmt: skip
         self.storage.write(FORMAT, MAGIC)

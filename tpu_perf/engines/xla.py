@@ -145,9 +145,9 @@ class XlaSession:
         if USES:
             used = ", ".join(f"{op} x{count}" for op, count in USES.most_common())
             notes["host_fallback"] = f"computed by torch on the host: {used}"
-        directory = self._cache.directory
-        if directory is not None and directory.disabled is not None:
-            notes["program_cache"] = f"the directory tier went off: {directory.disabled}"
+        told = self._cache.tiers.notes()
+        if told is not None:
+            notes["program_cache"] = told
         return notes
 
 

@@ -145,6 +145,12 @@ def lower(
     return Lowered(stage, len(specs), outs)
 
 
+def stablehlo_text(bytecode: bytes) -> str:
+    """A StableHLO module as people read it."""
+    with mlir.make_ir_context() as context:
+        return str(mlir.ir.Module.parse(bytecode, context))  # type: ignore[attr-defined]
+
+
 def load(serialized: bytes, in_count: int, out_avals: Sequence[Aval]) -> Executable:
     """Load a serialized executable. Raises whatever PJRT raises on a foreign or damaged one."""
     target = device()
@@ -183,21 +189,22 @@ def executable(loaded: Any, in_count: int, out_avals: Sequence[Aval]) -> Executa
     return Executable(call, loaded)
 
 
-def platform_fingerprint() -> tuple[str, ...]:
-    """Everything about the platform that a compiled program depends on."""
+def platform_components() -> dict[str, str]:
+    """Everything about the platform that a compiled program depends on, by component of its key
+    (`program_store.components`)."""
     import importlib.metadata
 
     target = device()
-    return (
-        f"jax={jax.__version__}",
-        f"jaxlib={importlib.metadata.version('jaxlib')}",
-        f"platform={target.platform}",
-        f"platform_version={target.client.platform_version}",
-        f"device_kind={target.device_kind}",
-        f"xla_flags={os.environ.get('XLA_FLAGS', '')}",
-        f"libtpu_init_args={os.environ.get('LIBTPU_INIT_ARGS', '')}",
-        f"host={_host_cpu()}" if target.platform == "cpu" else "host=any",
-    )
+    return {
+        "jax": jax.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
+        "platform": target.platform,
+        "platform_version": target.client.platform_version,
+        "device_kind": target.device_kind,
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "libtpu_init_args": os.environ.get("LIBTPU_INIT_ARGS", ""),
+        "host_cpu": _host_cpu() if target.platform == "cpu" else "any",
+    }
 
 
 def _host_cpu() -> str:

@@ -1,35 +1,38 @@
-"""Compiled programs: built once, kept in memory, and in a directory that survives the process."""
+"""Compiled programs: built once, kept in memory, and in tiers that survive the process."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
+import logging
 import os
-import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import jax
-import numpy as np
 
+from tpu_perf.program_store.components import Components, Process, explain, nearest, shared
+from tpu_perf.program_store.store import ProgramStore
 from tpu_perf.record.events import Tier
 from tpu_perf.recorder import active
 from tpu_perf.recorder.packing import execute_event
 from tpu_perf.runtime import jax_private
-from tpu_perf.runtime.cache_directory import CacheDirectory, CacheEntry
+from tpu_perf.runtime.cache_keys import Aval, components_of, options_text, process_components
+from tpu_perf.runtime.cache_tiers import FIRST_USE, Tiers, Wanted
 from tpu_perf.runtime.call_description import Part
 from tpu_perf.runtime.failures import large_bytes, watched
 from tpu_perf.runtime.outstanding import OUTSTANDING
+from tpu_perf.runtime.source_lines import user_line as user_line
 from tpu_perf.runtime.torch_private import dynamo_looking_away
 
-Aval = tuple[tuple[int, ...], "np.dtype[Any]"]
+#: Keys of one name that a new one is compared with: the latest, fewer where texts are long.
+_MOST_SEEN, _MOST_LONG_SEEN, _LONG_TEXT = 64, 4, 10_000
 _clock = time.perf_counter_ns
+_log = logging.getLogger("tpu_perf.cache")
 
 
 @dataclass(eq=False, slots=True)
@@ -78,42 +81,59 @@ class Program:
         return outs
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    components: Components
+
+
 class ProgramCache:
-    """Memory tier and directory tier. `directory` None switches the latter off."""
+    """The memory tier, over the tiers that outlive the process."""
 
     def __init__(self) -> None:
         self.programs: list[Program] = []
         self.by_key: dict[str, Program] = {}
-        self.directory: CacheDirectory | None = None
+        self.tiers = Tiers()
         self.compiler_options: dict[str, Any] = {}
         self.cache_only = False
         self.allowed = True
+        self.dump_on_miss = False
         self.compiled = 0
         self.loaded = 0
-        self._last_of: dict[str, str] = {}
-        self._fingerprint: tuple[str, ...] | None = None
+        self._by_request: dict[Any, Program] = {}
+        self._seen: dict[str, deque[_Seen]] = {}
+        self._process: Process | None = None
         self._lock = threading.RLock()
         self._indices = itertools.count()
 
-    def use_directory(self, path: str | os.PathLike[str] | None) -> None:
-        """Switch the directory tier on (creating the directory) or, with None, off."""
-        self.directory = None if path is None else CacheDirectory(Path(path))
+    @property
+    def directory(self) -> ProgramStore | None:
+        """The tier that is a directory or lies behind a URL, None where there is none."""
+        return self.tiers.directory
+
+    def use_directory(
+        self, location: str | os.PathLike[str] | None, max_bytes: int | None = None
+    ) -> None:
+        """Keep programs in this directory (which is created) or behind this fsspec URL, in
+        `max_bytes` at most; None: nowhere. Raises EnvironmentProblem for a URL that no installed
+        file system reaches."""
+        self.tiers.use_directory(location, max_bytes)
+
+    def use_host(self, where: bool | str | os.PathLike[str]) -> None:
+        """Share programs with the other processes of this host: True (in shared memory), a
+        directory, or False. Without a call the environment decides: on where torchrun started
+        several processes."""
+        self.tiers.use_host(where)
 
     @property
     def misses(self) -> int:
         """Look-ups that the memory tier could not answer."""
         return self.compiled + self.loaded
 
-    def fingerprint(self) -> tuple[str, ...]:
-        if self._fingerprint is None:
-            import torch
-
-            self._fingerprint = (
-                *jax_private.platform_fingerprint(),
-                f"torch={torch.__version__}",
-                f"lowerings={_source_digest()}",
-            )
-        return self._fingerprint
+    def process(self) -> Process:
+        """The components of every key that are the same all over this process."""
+        if self._process is None:
+            self._process = process_components()
+        return self._process
 
     def build(
         self,
@@ -128,93 +148,103 @@ class ProgramCache:
         differed: str | None = None,
         parts: Callable[[], list[Part]] = list,
     ) -> Program:
-        """The program for this key: from memory, from the directory, or compiled now. `differed`
+        """The program for this key: from memory, from another tier, or compiled now. `differed`
         says why there is another of this name, where the caller knows better than the keys.
         `parts` gives the ops that it computes, when somebody asks."""
-        options = json.dumps(self.compiler_options, sort_keys=True, default=str)
-        identity = f"{key_text}|donated={tuple(donated)}|options={options}"
-        key = hashlib.sha256("\n".join((*self.fingerprint(), identity)).encode()).hexdigest()
+        options = options_text(self.compiler_options)
+        request = (key_text, tuple(in_avals), tuple(donated), options)
         with self._lock:
-            known = self.by_key.get(key) if self.allowed else None
+            known = self._by_request.get(request) if self.allowed else None
             if known is not None:
                 return known
+            components = components_of(self.process(), key_text, in_avals, donated, options)
+            explained = active.recorder is not None or self.dump_on_miss
+            wanted = Wanted(name, kind, components, next(self._indices), len(in_avals), explained)
             with dynamo_looking_away():
-                program = self._make(
-                    key, name, kind, ops, identity, compute, in_avals, donated, differed
-                )
+                program = self._make(wanted, ops, compute, in_avals, donated, differed)
             program.parts = parts
-            self.by_key[key] = program
+            self._by_request[request] = self.by_key[program.key] = program
             self.programs.append(program)
             return program
 
     def _make(
-        self, key: str, name: str, kind: str, ops: int, identity: str,
-        compute: Callable[..., Any], in_avals: Sequence[Aval], donated: Sequence[int],
-        differed: str | None,
+        self, wanted: Wanted, ops: int, compute: Callable[..., Any], in_avals: Sequence[Aval],
+        donated: Sequence[int], differed: str | None,
     ) -> Program:  # fmt: skip
         start = _clock()
-        entry = None
-        if self.directory is not None and self.allowed:
-            entry = self.directory.read(key)
-        executable = None
-        trace_ns = 0
-        tier = Tier.COMPILED
-        if entry is not None:
-            try:
-                executable = jax_private.load(entry.executable, len(in_avals), entry.out_avals)
-                tier = Tier.DIRECTORY
+        name, key = wanted.name, wanted.components.key
+        with ExitStack() as held:
+            found = self.tiers.find(wanted, held) if self.allowed else None
+            trace_ns = 0
+            if found is not None:
+                tier, executable, out_avals = found.tier, found.executable, found.out_avals
+                stablehlo = found.entry.stablehlo
                 self.loaded += 1
-            except Exception as error:  # PJRT raises many types on a foreign entry
-                assert self.directory is not None
-                self.directory.set_aside(key, f"PJRT refused it: {error}")
-                entry = None
-        if executable is None:
-            if self.cache_only:
-                raise RuntimeError(f"program {name} is not in the cache, and only cached programs "
-                                   "are allowed (_set_cache_only)")  # fmt: skip
-            lowered = jax_private.lower(compute, in_avals, donated, xla_name(name, key))
-            trace_ns = _clock() - start
-            executable = lowered.compile(self.compiler_options)
-            entry = CacheEntry(name, identity, lowered.bytecode(), lowered.out_avals, b"")
-            self.compiled += 1
-        assert entry is not None
-        end = _clock()
-        index = next(self._indices)
-        self._record(start, end, trace_ns, index, tier, name, identity, differed)
-        if tier is Tier.COMPILED and self.directory is not None and self.allowed:
-            self.directory.write(key, entry.with_executable(executable.serialize()))
+                end = _clock()
+            else:
+                if self.cache_only:
+                    raise RuntimeError(f"program {name} is not in the cache, and only cached "
+                                       "programs are allowed (_set_cache_only)")  # fmt: skip
+                began = _clock()
+                lowered = jax_private.lower(compute, in_avals, donated, xla_name(name, key))
+                traced = _clock()
+                trace_ns = traced - began
+                executable = lowered.compile(self.compiler_options)
+                tier, out_avals, stablehlo = Tier.COMPILED, lowered.out_avals, lowered.bytecode()
+                self.compiled += 1
+                end = _clock()
+                if self.allowed:
+                    self.tiers.keep(wanted, executable, stablehlo, out_avals, end - began)
+        self._record(start, end, trace_ns, wanted, tier, differed, stablehlo)
         in_bytes = [_nbytes(a) for a in in_avals]
         return Program(
-            index=index, key=key, name=name, kind=kind, ops=ops,
-            bytes_in=sum(in_bytes), bytes_out=sum(_nbytes(a) for a in entry.out_avals),
+            index=wanted.index, key=key, name=name, kind=wanted.kind, ops=ops,
+            bytes_in=sum(in_bytes), bytes_out=sum(_nbytes(a) for a in out_avals),
             donated_bytes=sum(in_bytes[i] for i in donated), executable=executable,
-            stablehlo=entry.stablehlo, tier=tier, compile_ns=end - start,
+            stablehlo=stablehlo, tier=tier, compile_ns=end - start,
         )  # fmt: skip
 
     def _record(
-        self,
-        start: int,
-        end: int,
-        trace_ns: int,
-        index: int,
-        tier: Tier,
-        name: str,
-        identity: str,
-        differed: str | None,
-    ) -> None:
-        recorder = active.recorder
-        before = self._last_of.get(name)
-        self._last_of[name] = identity
-        if recorder is not None:
+        self, start: int, end: int, trace_ns: int, wanted: Wanted, tier: Tier,
+        differed: str | None, stablehlo: bytes,
+    ) -> None:  # fmt: skip
+        if wanted.explained:
             if differed is None:
-                first = before is None
-                differed = "first use" if first else _first_difference(before or "", identity)
-            recorder.compile((start, end, index, int(tier), trace_ns, end - start - trace_ns,
-                              differed, user_line() or "", recorder.step))  # fmt: skip
+                differed = self._what_differed(wanted)
+            source = user_line() or ""
+            recorder = active.recorder
+            if recorder is not None:
+                step = recorder.step
+                if tier is Tier.COMPILED:
+                    recorder.lookup((start, end, wanted.index, wanted.components.key, int(tier),
+                                     1, "", step))  # fmt: skip
+                recorder.compile((start, end, wanted.index, int(tier), trace_ns,
+                                  end - start - trace_ns, differed, source, step))  # fmt: skip
+            if self.dump_on_miss and tier is Tier.COMPILED:
+                _log.warning(
+                    "cache miss: %s %s, key %s, at %s: %s\n%s", wanted.kind, wanted.name,
+                    wanted.components.key, source or "unknown", differed,
+                    jax_private.stablehlo_text(stablehlo),
+                )  # fmt: skip
+        seen = self._seen.get(wanted.name)
+        if seen is None:
+            long = len(wanted.components.texts["program"]) > _LONG_TEXT
+            seen = self._seen[wanted.name] = deque(maxlen=_MOST_LONG_SEEN if long else _MOST_SEEN)
+        seen.append(_Seen(wanted.components))
+
+    def _what_differed(self, wanted: Wanted) -> str:
+        """What differs between a program and the nearest one that memory or a tier knows."""
+        near = list(wanted.near)
+        known = nearest(wanted.components, self._seen.get(wanted.name, ()))
+        if known is not None:
+            count = shared(wanted.components, known.components)
+            near.insert(0, (count, explain(known.components, wanted.components)))
+        return max(near, key=lambda n: n[0])[1] if near else FIRST_USE
 
     def clear(self) -> None:
-        """Forget the memory tier; the next look-ups go to the directory or the compiler."""
+        """Forget the memory tier; the next look-ups go to the other tiers or the compiler."""
         self.by_key.clear()
+        self._by_request.clear()
 
 
 def _nbytes(aval: Aval) -> int:
@@ -229,54 +259,23 @@ def xla_name(name: str, key: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in name)[:80] + f"__{key[:10]}"
 
 
-def _first_difference(before: str, after: str) -> str:
-    """The first place where two keys of one program name differ, a few words of each."""
-    limit = min(len(before), len(after))
-    at = next((i for i in range(limit) if before[i] != after[i]), limit)
-    at = max(before.rfind(",", 0, at), before.rfind("(", 0, at), 0)
-    return f"...{before[at : at + 48]} -> {after[at : at + 48]}..."
-
-
-def _source_digest() -> str:
-    """A digest of the code that turns ops into programs: a change of it makes old entries miss."""
-    digest = hashlib.sha256()
-    root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.name.encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-#: Frames of these packages are not the user's.
-_LIBRARY_PARTS = ("site-packages", "dist-packages", "/lib/python", "<")
-_OWN = str(Path(__file__).parent.parent)
-
-
-def user_line() -> str | None:
-    """`file:line` of the nearest frame that belongs to neither a library nor this package, None
-    if there is none."""
-    frame: FrameType | None = sys._getframe(1)
-    nearest_library = None
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith((_OWN, "<")):
-            if not any(part in name for part in _LIBRARY_PARTS):
-                return f"{name}:{frame.f_lineno}"
-            if nearest_library is None and "/torch/" not in name and "site-packages" in name:
-                nearest_library = f"{name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return nearest_library
-
-
 def statistics(cache: ProgramCache) -> Mapping[str, Any]:
-    """TorchTPU's `_get_cache_stats` document."""
+    """TorchTPU's `_get_cache_stats` document; under "tiers" what each tier was asked and had."""
+    requests = sum(p.executions for p in cache.programs)
     return {
-        "num_cache_reqs": sum(p.executions for p in cache.programs),
-        "num_cache_hits": sum(p.executions for p in cache.programs) - cache.misses,
+        "num_cache_reqs": requests,
+        "num_cache_hits": requests - cache.misses,
+        "tiers": {
+            "memory": {"requests": requests, "hits": requests - cache.misses},
+            **cache.tiers.statistics(),
+            "compiled": cache.compiled,
+            "waited_for_another_process": cache.tiers.waited,
+        },
         "per_entry_stats": {
             p.key: {
                 "name": p.name,
                 "compilation_duration": p.compile_ns / 1e9,
+                "tier": p.tier.name.lower(),
                 "last_read": p.last_read_s or p.created_s,
                 "read_count": p.executions,
             }

@@ -257,12 +257,47 @@ def _clear_cache() -> None:
     forget_programs()
 
 
-def _set_allow_cache(allow: bool) -> None:
+def _get_cache_requests() -> int:
+    return int(statistics(CACHE)["num_cache_reqs"])
+
+
+def _get_cache_hits() -> int:
+    return int(statistics(CACHE)["num_cache_hits"])
+
+
+def _get_cache_misses() -> int:
+    return CACHE.misses
+
+
+def _set_allow_cache(allow: bool = True) -> None:
+    """With False every new op compiles its program, whatever the tiers hold."""
     CACHE.allowed = allow
 
 
-def _set_cache_only(only: bool) -> None:
+def _set_cache_only(only: bool = True) -> None:
+    """With True a program that no tier has is an error instead of being compiled."""
     CACHE.cache_only = only
+
+
+def _set_dump_on_cache_miss(enable: bool = True) -> None:
+    """With True each program that has to be compiled is logged (logger `tpu_perf.cache`): its
+    key, what differed from the nearest one, the user's line and its StableHLO."""
+    CACHE.dump_on_miss = enable
+
+
+def _get_dump_on_cache_miss() -> bool:
+    return CACHE.dump_on_miss
+
+
+def _set_host_cache(where: bool | str = True) -> None:
+    """Share compiled programs with the other processes of this host: in shared memory, in a
+    directory, or (False) not. Not in TorchTPU, which decides by the number of processes."""
+    CACHE.use_host(where)
+
+
+def _set_directory_cache(location: str | None, max_bytes: int | None = None) -> None:
+    """Keep compiled programs in a directory or behind an fsspec URL, in `max_bytes` at most."""
+    CACHE.use_directory(location, max_bytes)
 
 
 class _LoadedModule(DeviceModule):

@@ -90,7 +90,7 @@ def test_an_unwritable_directory_does_not_stop_the_job(tmp_path: Path) -> None:
 def test_every_look_up_is_an_event_and_a_miss_says_what_differed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(CACHE, "_last_of", {})  # other tests of this process ran erfinv too
+    monkeypatch.setattr(CACHE, "_seen", {})  # other tests of this process ran erfinv too
     recorder = Recorder()
     with record_into(recorder):
         for columns in (3, 3, 5):

@@ -1,4 +1,4 @@
-"""`tpu-perf cache stats | ls | clear | verify`: the programs kept on disk; needs no torch or jax."""
+"""`tpu-perf cache stats | ls | clear | verify`: programs kept on disk; needs no torch or jax."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from tpu_perf.analysis.rung_record import RunTables
+from tpu_perf.record.events import MODULE_LANE
 
-MODULE_LANE = "module"
 NO_DEVICE_EVENTS = "no device events: XLA's profiler ran in no step of this run"
 
 Integers = npt.NDArray[np.int64]

@@ -51,7 +51,11 @@ def executed_ops(tables: RunTables, details: RunDetails) -> ExecutedOps:
             for site, runs in Counter(_dispatch_sites(tables, number, starts)).items():
                 counts[number, *_with_site(ops[0], site)] += runs
             continue
-        for sites, runs in Counter(_segment_sites(tables, number, starts, ops)).items():
+        captured = None
+        for sites, runs in Counter(_segment_sites(tables, starts, ops)).items():
+            if sites is None and all(op.site < 0 for op in ops):
+                captured = captured or _captured_sites(tables, number, ops)
+                sites = captured
             if sites is None:
                 reused += runs
             for index, op in enumerate(ops):
@@ -100,8 +104,24 @@ def _dispatch_sites(tables: RunTables, program: int, starts: Integers) -> list[i
     return [int(sites[index]) if index >= 0 else -1 for index in found]
 
 
+def _captured_sites(
+    tables: RunTables, program: int, ops: Sequence[ProgramOp]
+) -> tuple[int, ...] | None:
+    """The sites of the dispatches that recorded a whole step, in the step that first ran it."""
+    executes = tables.events("execute")
+    executes = executes[(executes["program"] == program) & (executes["step"] >= 0)]
+    recorded = tables.events("dispatch")
+    recorded = recorded[(recorded["program"] == -1) & (recorded["site"] >= 0)]
+    for step, started in zip(executes["step"], executes["t_start_ns"], strict=True):
+        own = recorded[(recorded["step"] == step) & (recorded["t_start_ns"] < started)]
+        if not own.empty:
+            own = own.sort_values("t_start_ns")
+            return _matched(own["op"].astype(str), own["site"], ops)
+    return None
+
+
 def _segment_sites(
-    tables: RunTables, program: int, starts: Integers, ops: Sequence[ProgramOp]
+    tables: RunTables, starts: Integers, ops: Sequence[ProgramOp]
 ) -> list[tuple[int, ...] | None]:
     """For each execution the sites of the dispatches that recorded its ops, None if unknown."""
     flushes = tables.timed_events("flush").sort_values("t_start_ns")

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from tpu_perf.analysis.intervals import Samples
+from tpu_perf.analysis.op_places import COMPARED, with_places
 from tpu_perf.errors import StoredRunError
 from tpu_perf.record.events import EVENT_KINDS
 from tpu_perf.record.ladder import Ladder
@@ -36,8 +37,10 @@ class RunTables:
         self._events: dict[str, pd.DataFrame] = {}
 
     def events(self, kind: str) -> pd.DataFrame:
+        """Events of one kind; those recorded without places have them from steps that have."""
         if kind not in self._events:
-            self._events[kind] = self._stored.events(kind)
+            events = self._stored.events(kind)
+            self._events[kind] = with_places(kind, events) if kind in COMPARED else events
         return self._events[kind]
 
     def read_all(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from tpu_perf.engines.interface import (
     ENGINES,
     LaneTimes,
     RungUnavailable,
+    Span,
     StepOutcome,
 )
 from tpu_perf.record.events import Tier
@@ -23,6 +24,8 @@ from tpu_perf.workloads.interface import Batch, BuiltWorkload
 if TYPE_CHECKING:
     import pyarrow as pa
     import torch
+
+    from tpu_perf.recorder.detailed import DetailedRecorder
 
 
 class CpuSession:
@@ -59,6 +62,11 @@ class CpuSession:
             device_ns=None,
             note="on torch's own CPU backend host and device are the same threads",
         )
+
+    def look_inside(
+        self, steps: Callable[[], Sequence[Span]], recorder: DetailedRecorder
+    ) -> Mapping[str, pa.Table]:
+        return {}  # torch's own kernels tell the recorder nothing, so the steps are not run
 
     def programs(self) -> pa.Table | None:
         return None

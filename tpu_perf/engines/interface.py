@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +15,11 @@ from tpu_perf.workloads.interface import BuiltWorkload
 
 if TYPE_CHECKING:
     import torch
+
+    from tpu_perf.recorder.detailed import DetailedRecorder
+
+#: Index of a step, and its start and end in ns of time.perf_counter_ns.
+Span = tuple[int, int, int]
 
 
 class RungUnavailable(Exception):
@@ -72,6 +77,14 @@ class Session(Protocol):
 
     def measure_lanes(self, first_index: int, steps: int) -> LaneTimes:
         """Run `steps` more steps under a probe that tells host from device time."""
+        ...
+
+    def look_inside(
+        self, steps: Callable[[], Sequence[Span]], recorder: DetailedRecorder
+    ) -> Mapping[str, pa.Table]:
+        """Run `steps`, which records into `recorder` and returns the spans of its steps, with
+        the device watched as closely as the engine can: device events go to the recorder, the
+        tables of record.details are returned, those that the engine has."""
         ...
 
     def programs(self) -> pa.Table | None:

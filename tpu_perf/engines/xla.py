@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -13,16 +13,17 @@ from tpu_perf.engines.interface import (
     DoesNotFit,
     LaneTimes,
     RungUnavailable,
+    Span,
     StepOutcome,
 )
-from tpu_perf.record.events import PROGRAM_COLUMNS
 from tpu_perf.record.plan import Mode, Plan
-from tpu_perf.record.store import table_of_rows, write_json
 from tpu_perf.workloads.interface import Batch, BuiltWorkload
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import torch
+
+    from tpu_perf.recorder.detailed import DetailedRecorder
 
 Step = Callable[[Batch], tuple["torch.Tensor", "torch.Tensor | None"]]
 
@@ -102,36 +103,25 @@ class XlaSession:
             "on the calling thread",
         )
 
+    def look_inside(
+        self, steps: Callable[[], Sequence[Span]], recorder: DetailedRecorder
+    ) -> Mapping[str, pa.Table]:
+        from tpu_perf.runtime.inside_view import record_device, tables_of_process
+
+        with record_device(recorder) as spans:
+            spans += steps()
+        return tables_of_process(recorder.sites)
+
     def programs(self) -> pa.Table | None:
-        rows = []
-        for program in self._cache.programs:
-            cost = program.executable.cost()
-            rows.append(
-                (
-                    *(program.index, program.key, program.name, program.kind, program.ops),
-                    *(program.bytes_in, program.bytes_out),
-                    *(cost.get("bytes accessed"), cost.get("flops")),
-                    *(program.executable.temp_bytes(), program.donated_bytes),
-                )
-            )
-        return table_of_rows(PROGRAM_COLUMNS, rows)
+        from tpu_perf.runtime.program_files import program_table
+
+        return program_table(self._cache.programs)
 
     def write_programs(self, directory: Path) -> None:
-        import zstandard
+        from tpu_perf.runtime.program_files import write_program_files
 
-        compressor = zstandard.ZstdCompressor(level=3)
-        for program in self._cache.programs:
-            place = directory / program.key[:32]
-            place.mkdir(parents=True, exist_ok=True)
-            (place / "stablehlo.mlir.zst").write_bytes(compressor.compress(program.stablehlo))
-            cost = {
-                "name": program.name,
-                "kind": program.kind,
-                "xla_cost_analysis": program.executable.cost(),
-                "temp_bytes": program.executable.temp_bytes(),
-                "compile_ns": program.compile_ns,
-            }
-            write_json(place / "cost.json", cost)
+        options = self._cache.compiler_options
+        write_program_files(directory, self._cache.programs, options, buffers=True)
 
     def peak_bytes(self) -> int | None:
         from tpu_perf.runtime.memory import MEMORY

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tpu_perf.engines.interface import ENGINES, Session
+from tpu_perf.engines.interface import ENGINES, Session, Span
 from tpu_perf.ladder.environment import describe_environment
 from tpu_perf.ladder.protocol import Message, WorkerSide
 from tpu_perf.ladder.sampling import judge_warmth
@@ -20,9 +20,17 @@ from tpu_perf.record.plan import Plan
 from tpu_perf.record.run import Facts, Run
 from tpu_perf.record.store import RunWriter, table_of_rows
 from tpu_perf.recorder import Recorder, record_into
+from tpu_perf.recorder.detailed import DetailedRecorder
+from tpu_perf.recorder.sites import Sites
 from tpu_perf.workloads.interface import WORKLOADS
+from tpu_perf.workloads.user_code import describe
 
-_PROBE_STEPS = 3
+_LANE_STEPS = 3
+#: Steps that are looked into, after all timed ones: op by op, with XLA's profiler on.
+_PROBE_STEPS = 2
+#: The first steps are recorded with the place of every op, as probe steps are: a whole step runs
+#: its Python only while it is captured, which is in these.
+_CAPTURING_STEPS = 2
 
 
 def run_rung_job(parent: WorkerSide, job: Message) -> None:
@@ -56,6 +64,7 @@ class RungJob:
         self._writer = RunWriter(directory)
         self._started_at = started_at
         self._recorder = Recorder()
+        self._detailed = DetailedRecorder(Sites())
         self._rows: list[tuple[Any, ...]] = []
         self._losses: list[float] = []
         self._norms: list[float] = []
@@ -76,7 +85,7 @@ class RungJob:
             torch.set_num_threads(plan.threads)
         workload = WORKLOADS.get(plan.workload.kind).build(plan.workload, plan.seed)
         engine = ENGINES.get(plan.engine)
-        with record_into(self._recorder):
+        with record_into(self._detailed):
             self._session = engine.open(plan, workload)
         torch.manual_seed(plan.seed)  # dropout begins here, as in the reference
         kind, count = engine.device()
@@ -137,7 +146,8 @@ class RungJob:
         """Probe the lanes, add what the parent knows, and write the run."""
         plan, session = self.plan, self.session
         with record_into(self._recorder):
-            lanes = session.measure_lanes(len(self._rows), _PROBE_STEPS)
+            lanes = session.measure_lanes(len(self._rows), _LANE_STEPS)
+        self._look_inside()
         programs = session.programs()
         if programs is not None:
             self._writer.write_programs(programs)
@@ -150,7 +160,7 @@ class RungJob:
             device_time_per_step_ns=lanes.device_ns,
             lane_note=lanes.note,
             hbm_peak_bytes=session.peak_bytes(),
-            dropped_events=self._recorder.dropped_events,
+            dropped_events=self._recorder.dropped_events + self._detailed.dropped_events,
             recorder_ns_per_event=self._recorder.cost_per_event_ns(),
             source={**self.facts.source, **session.notes(), **command["source"]},
         )
@@ -167,12 +177,33 @@ class RungJob:
 
     def save_tables(self) -> None:
         """Write what was recorded so far; called only while nothing is timed."""
-        self._writer.write_events(self._recorder.drain())
+        for recorder in (self._recorder, self._detailed):
+            self._writer.write_events(recorder.drain())
         self._writer.write_steps(table_of_rows(STEP_COLUMNS, self._rows))
+
+    def _look_inside(self) -> None:
+        """Steps that say which line, module and instruction took what; none of them is timed. The
+        rung has its result by now, so a failure here is a warning."""
+
+        def probe() -> list[Span]:
+            first = len(self._rows)
+            for _ in range(_PROBE_STEPS):
+                self._step("probe", -1)
+            return [(row[0], row[3], row[5]) for row in self._rows[first:]]
+
+        try:
+            tables = self.session.look_inside(probe, self._detailed)
+        except Exception as error:
+            self.warnings.append(f"the steps could not be looked into: {describe(error)}")
+            return
+        for name, table in tables.items():
+            self._writer.write_detail(name, table)
 
     def _step(self, phase: str, round_index: int) -> tuple[float, int]:
         """One fenced step; returns its seconds and how many programs it compiled."""
-        session, recorder, index = self.session, self._recorder, len(self._rows)
+        session, index = self.session, len(self._rows)
+        placed = index < _CAPTURING_STEPS or phase == "probe"
+        recorder = self._detailed if placed else self._recorder
         with record_into(None if phase == "bare" else recorder):
             recorder.begin_step(index)
             compiled_before = session.compile_count()

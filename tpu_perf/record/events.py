@@ -142,6 +142,9 @@ FALLBACK = EventKind(
     "An op was computed by torch on the host because TORCH_TPU_CPU_FALLBACK=1.",
 )
 
+#: The lane of device events that stand for whole programs.
+MODULE_LANE = "module"
+
 DEVICE = EventKind(
     "device",
     (

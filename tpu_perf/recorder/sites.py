@@ -7,6 +7,7 @@ number that autograd gives both.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -26,6 +27,8 @@ _USER, _LIBRARY, _MODULE_CALL, _OPTIMIZER, _ENGINE, _INVISIBLE = range(6)
 _OPTIMIZER_FILES = ("/torch/optim/", "/nn/utils/clip_grad", "/torch/amp/grad_scaler")
 
 _OWN = str(Path(__file__).parent.parent)
+#: The step of a shipped workload stands in for a loop of the user's own.
+_SHIPPED_STEPS = os.path.join(_OWN, "workloads", "")
 #: Frames of the user that a site's stack holds at most.
 STACK_FRAMES = 8
 #: Forward ops remembered for the backward pass to come.
@@ -135,7 +138,7 @@ class Sites:
 
     def _classify(self, code: CodeType) -> int:
         name = code.co_filename
-        if name.startswith((_OWN, "<")):
+        if name.startswith((_OWN, "<")) and not name.startswith(_SHIPPED_STEPS):
             kind = _INVISIBLE
         elif not name.startswith(self._torch):
             kind = _USER

@@ -8,13 +8,15 @@ program loaded from disk runs on the same path as one just compiled.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core, tree_util
+from jax._src import compiler, core, tree_util
 from jax._src.interpreters import mlir, pxla
 from jax._src.lib import _jax  # type: ignore[attr-defined]
 from jax._src.lib import xla_client as xc  # type: ignore[attr-defined]
@@ -100,6 +102,14 @@ class Executable:
     def serialize(self) -> bytes:
         return bytes(self.loaded.client.serialize_executable(self.loaded))
 
+    def hlo(self) -> bytes | None:
+        """The optimised module, a serialized HloModuleProto; None where the backend keeps none."""
+        try:
+            modules = self.loaded.hlo_modules()
+        except Exception:  # optional in PJRT
+            return None
+        return bytes(modules[0].as_serialized_hlo_module_proto()) if modules else None
+
     def cost(self) -> dict[str, float]:
         """XLA's own cost analysis; -1 and NaN mean unknown and are left out."""
         try:
@@ -149,6 +159,20 @@ def stablehlo_text(bytecode: bytes) -> str:
     """A StableHLO module as people read it."""
     with mlir.make_ir_context() as context:
         return str(mlir.ir.Module.parse(bytecode, context))  # type: ignore[attr-defined]
+
+
+def hlo_with_buffers(bytecode: bytes, options: Mapping[str, Any]) -> bytes | None:
+    """An HloProto of the optimised module with its buffer assignment, which XLA gives only to a
+    dump: the StableHLO is compiled once more. None if XLA wrote no such file."""
+    with tempfile.TemporaryDirectory(prefix="tpu_perf_hlo_") as directory:
+        dump: dict[str, Any] = {"xla_dump_to": directory, "xla_dump_hlo_as_proto": True}
+        asked = compiler.get_compile_options(
+            num_replicas=1, num_partitions=1, env_options_overrides={**options, **dump}
+        )
+        target = device()
+        target.client.compile_and_load(bytecode, xc.DeviceList((target,)), asked)
+        files = sorted(Path(directory).glob("*after_optimizations.hlo.pb"))
+        return files[0].read_bytes() if files else None
 
 
 def load(serialized: bytes, in_count: int, out_avals: Sequence[Aval]) -> Executable:

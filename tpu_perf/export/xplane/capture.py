@@ -20,7 +20,6 @@ from tpu_perf.xplane.schema import HloProto, decode
 
 #: Phases whose steps are steps to XProf; the others (first, warmup, bare) would spoil its means.
 MARKED_PHASES = ("timed", "probe")
-MODULE_LANE = "module"  # of `device` events: whole programs
 
 #: More than this in one file and viewers become slow; a longer run is cut between steps.
 EVENTS_PER_FILE = 1_500_000

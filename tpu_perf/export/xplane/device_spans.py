@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tpu_perf.export.xplane.capture import MODULE_LANE, Capture
+from tpu_perf.export.xplane.capture import Capture
+from tpu_perf.record.events import MODULE_LANE
 from tpu_perf.xplane.nesting import nested_levels
 
 #: Columns of ops and modules: int64 times in ns, `program` -1 unknown, `instruction` "" where the

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tpu_perf.importers.planes.capture_file import Event, Plane
 from tpu_perf.importers.planes.tables import Collected
+from tpu_perf.record.events import MODULE_LANE
 
 DEVICE_PREFIX = "/device:"
-MODULE_LANE = "module"
 _MODULES, _STEPS = "XLA Modules", "Steps"
 _OPS = {"XLA Ops": "", "Async XLA Ops": " async"}
 

@@ -14,7 +14,18 @@ from typing import Annotated
 import typer
 
 import tpu_perf
-from tpu_perf.cli import analyze, cache, doctor, export, import_capture, ladder, schema, show, xprof
+from tpu_perf.cli import (
+    analyze,
+    cache,
+    doctor,
+    export,
+    import_capture,
+    ladder,
+    profile,
+    schema,
+    show,
+    xprof,
+)
 from tpu_perf.errors import ExitCode, TpuPerfError
 
 INTERRUPTED = 130  # what shells expect of a command that Ctrl-C ended
@@ -33,6 +44,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("ladder")(ladder.ladder)
+app.command(
+    "profile",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)(profile.profile)
 app.command("show")(show.show)
 app.command("export")(export.export)
 app.command("xprof")(xprof.xprof)
@@ -63,7 +78,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code. Never shows a traceback, unless
     TPU_PERF_DEBUG=1 asks for it."""
     try:
-        code = app(arguments, prog_name="tpu-perf", standalone_mode=False)
+        given = sys.argv[1:] if arguments is None else arguments
+        code = app(profile.separated(given), prog_name="tpu-perf", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else ExitCode.OK)
     except typer.Abort:
         sys.exit(INTERRUPTED)

@@ -52,8 +52,16 @@ def add_device_events(
 
 
 def tables_of_process(sites: Sites) -> Mapping[str, pa.Table]:
-    """The tables of record.details for everything this process has compiled and holds."""
-    return {
-        **detail_tables(CACHE.programs, sites),
-        "buffer_labels": table_of_rows(BUFFER_LABEL_COLUMNS, label_buffers()),
-    }
+    """The tables of record.details for everything that this process has compiled, and for what it
+    holds at the moment."""
+    return {**program_details(sites), "buffer_labels": labels_of_process()}
+
+
+def program_details(sites: Sites) -> Mapping[str, pa.Table]:
+    """Sites, and the ops and instructions of every program of this process."""
+    return detail_tables(CACHE.programs, sites)
+
+
+def labels_of_process() -> pa.Table:
+    """What the live buffers are."""
+    return table_of_rows(BUFFER_LABEL_COLUMNS, label_buffers())

@@ -55,6 +55,7 @@ def _load() -> None:
         public_names,
         random_kernels,  # noqa: F401 - the same
         storages,
+        torch_profiler,
         whole_ops,
     )
 
@@ -87,6 +88,7 @@ def _load() -> None:
     torch_private.print_from_host()
     compile_backend.register()
     process_group.register()
+    torch_profiler.install()
     forking.watch_forks()
 
 

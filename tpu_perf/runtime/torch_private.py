@@ -109,7 +109,7 @@ _lost = _Lost()
 #: Raises the error that C++ code on this thread is unwinding for, if any (as ctypes documents).
 _raise_pending = ctypes.pythonapi.PyErr_Occurred
 _raise_pending.restype = ctypes.c_void_p
-_PRIVATEUSE1 = torch._C._autograd.DeviceType.PrivateUse1
+PRIVATEUSE1 = torch._C._autograd.DeviceType.PrivateUse1
 
 
 class _Guard(torch._C._acc.DeviceGuard):
@@ -121,7 +121,7 @@ class _Guard(torch._C._acc.DeviceGuard):
             _raise_pending()
         except BaseException as error:
             _lost.error = error
-        return _PRIVATEUSE1
+        return PRIVATEUSE1
 
 
 class _Engine(torch._C._ImperativeEngine):

@@ -26,6 +26,7 @@ from tpu_perf.runtime.foreign_layouts import way_out
 from tpu_perf.runtime.forking import refuse_in_child
 from tpu_perf.runtime.lowerings.registry import TABLE
 from tpu_perf.runtime.modes import STATE, EagerMode
+from tpu_perf.runtime.moving_views import held_still
 from tpu_perf.runtime.plan_building import OutputNeedsResize, build_plan
 from tpu_perf.runtime.plan_metas import NotLowered
 from tpu_perf.runtime.segment import current_segment
@@ -44,6 +45,9 @@ def call(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     bound = bind(signature, args, kwargs)
     plan = signature.plans.get(bound.key)
     if plan is None:
+        still = held_still(signature, bound, args, kwargs)
+        if still is not None:
+            return call(signature, *still)
         try:
             with dynamo_looking_away():
                 plan = build_plan(signature, bound)

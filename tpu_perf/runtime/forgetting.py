@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tpu_perf.runtime.call_plan import PLANS
+from tpu_perf.runtime.moving_views import forget_moving_views
 from tpu_perf.runtime.program_cache import CACHE
 from tpu_perf.runtime.segment import forget_segments
 
@@ -13,4 +14,5 @@ def forget_programs() -> None:
         plan.programs.clear()
         plan.program = plan.donating = None
     forget_segments()
+    forget_moving_views()
     CACHE.clear()

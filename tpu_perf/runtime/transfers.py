@@ -16,6 +16,7 @@ from tpu_perf.runtime.dtypes import numpy_dtype
 from tpu_perf.runtime.failures import found_at_fence
 from tpu_perf.runtime.forking import refuse_in_child
 from tpu_perf.runtime.modes import STATE
+from tpu_perf.runtime.moving_views import can_be_read_at, read_at
 from tpu_perf.runtime.outstanding import OUTSTANDING
 from tpu_perf.runtime.program_cache import CACHE
 from tpu_perf.runtime.views import view_of
@@ -77,6 +78,8 @@ def to_host(tensor: torch.Tensor, reason: str = ".cpu()") -> torch.Tensor:
 
 def read_view(view: Any, base: jax.Array) -> jax.Array:
     """Materialise a view as an array of its own, by a program."""
+    if can_be_read_at(view):
+        return read_at(view, base)
     program = CACHE.build(
         name="read_view",
         kind="transfer",

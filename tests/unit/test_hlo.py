@@ -146,9 +146,11 @@ def test_a_scan_counts_every_iteration() -> None:
 @pytest.mark.parametrize(("start", "stop", "trips"), [(0, 5, 5), (3, 5, 2), (0, 1, 1)])
 def test_trip_counts_of_nested_loops_multiply(start: int, stop: int, trips: int) -> None:
     def nested(x: Array) -> Array:
-        return lax.fori_loop(
-            start, stop, lambda i, s: lax.fori_loop(0, 3, lambda j, t: jnp.sin(t @ t), s), x
-        )
+        def body(_: Any, s: Array) -> Any:
+            return lax.fori_loop(0, 3, lambda j, t: jnp.sin(t @ t), s)
+
+        final: Array = lax.fori_loop(start, stop, body, x)
+        return final
 
     (product,) = compiled(nested, ones(8, 8)).rows_of("dot")
     assert product.trip_count == 3 * trips

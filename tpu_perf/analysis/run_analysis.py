@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tpu_perf.analysis import quantities
@@ -28,14 +28,16 @@ from tpu_perf.record.store import StoredRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAnalysis:
-    """What steady steps did. `step` holds the figures of a whole step by name; `counted` names
-    FLOPs that another counter found for the run, for comparison. `unknown`: measure -> why ->
+    """What steady steps did. `step` holds the figures of a whole step by name; `more` the same
+    steps in the other groupings that were asked for; `counted` names FLOPs that another counter
+    found for the run, for comparison. `unknown`: measure -> why ->
     executions a step. `notes`: conventions and assumptions. `warnings`: what to distrust."""
 
     stored: StoredRun
     attention: Attention
     step: Mapping[str, Metric]
     table: OpTable
+    more: Mapping[By, OpTable]
     machine: Machine
     traffic: Traffic
     idle: Idle | None
@@ -49,8 +51,11 @@ class RunAnalysis:
     warnings: tuple[str, ...]
 
 
-def analyse(stored: StoredRun, by: By, attention: Attention) -> RunAnalysis:
-    """Analyse a run's steady steps. Raises StoredRunError for one that has none."""
+def analyse(
+    stored: StoredRun, by: By, attention: Attention, more: Sequence[By] = ()
+) -> RunAnalysis:
+    """Analyse a run's steady steps, grouped `by` one thing and by `more`. Raises StoredRunError
+    for one that has none."""
     tables, details = RunTables(stored), RunDetails(stored)
     if tables.timed.empty:
         status = stored.run.reason or "it has no timed step that was free of compiles"
@@ -62,12 +67,17 @@ def analyse(stored: StoredRun, by: By, attention: Attention) -> RunAnalysis:
     step = step_time(tables)
     measured = measured_ops(tables, details, attention)
     machine = machine_of(facts, stored.run.environment)
-    table = op_table(by, tables, details, measured, step.value, machine)
+
+    def grouped(by: By) -> OpTable:
+        return op_table(by, tables, details, measured, step.value, machine)
+
+    table = grouped(by)
     return RunAnalysis(
         stored=stored,
         attention=attention,
         step=_of_step(table, facts, step),
         table=table,
+        more={other: grouped(other) for other in more},
         machine=machine,
         traffic=traffic(tables, details, measured),
         idle=idle(tables, details),

@@ -51,6 +51,7 @@ WHAT: dict[str, str] = {
     "roofline": "hardware FLOP/s over what peak and bandwidth allow at this intensity",
 }
 NO_PROGRAM = "(no program)"
+NO_PROGRAMS = "which programs ran was not recorded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +182,7 @@ class _RowMaker:
         self._share_of = share_of
         self._device: Provenance = "measured" if device_as_measured else "derived"
         self._unknown = measured.unknown
+        self._unrecorded = NO_PROGRAMS if measured.rows.empty else None
 
     def row(
         self, label: str, sums: pd.Series[float] | None, calls: float, host_ns: float
@@ -191,8 +193,8 @@ class _RowMaker:
             "host_time": _metric(host_ns * NS, "host_time", "measured"),
         }
         runs, again = (0.0, 0.0) if sums is None else (sums["per_step"], sums["recomputed"])
-        out["runs"] = _metric(float(runs), "runs", "measured")
-        out["recomputed"] = _metric(float(again), "recomputed", "derived")
+        out["runs"] = self._of_programs(float(runs), "runs", "measured")
+        out["recomputed"] = self._of_programs(float(again), "recomputed", "derived")
         for column in ADDITIVE:
             out[_NAMES.get(column, column)] = self._additive(column, sums)
         flops, device = out["hardware_flops"].value, out["device_time"].value
@@ -209,8 +211,15 @@ class _RowMaker:
         ordered = {name: out[name] for name in MEASURES}
         return TableRow(label=label, measures=ordered, bound=found.bound)
 
+    def _of_programs(self, value: float, name: str, provenance: Provenance) -> Metric:
+        if self._unrecorded is not None:
+            return Metric.missing(MEASURES[name], self._unrecorded)
+        return _metric(value, name, provenance)
+
     def _additive(self, column: str, sums: pd.Series[float] | None) -> Metric:
         name = _NAMES.get(column, column)
+        if self._unrecorded is not None and not (column == "device_ns" and self._unknown):
+            return Metric.missing(MEASURES[name], self._unrecorded)
         value = 0.0 if sums is None else float(sums[column])
         if sums is None and column == "device_ns" and "device_ns" in self._unknown:
             value = float("nan")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tpu_perf.analysis import quantities
+from tpu_perf.analysis.counted_steps import tables_to_analyse
 from tpu_perf.analysis.device_idle import Idle, idle
 from tpu_perf.analysis.hbm_traffic import Traffic, traffic
 from tpu_perf.analysis.host_syncs import HostSync, host_syncs
@@ -17,7 +18,6 @@ from tpu_perf.analysis.op_table import By, OpTable, op_table
 from tpu_perf.analysis.recompiles import Recompile, recompiles
 from tpu_perf.analysis.roofline import Machine, machine_of
 from tpu_perf.analysis.run_details import RunDetails
-from tpu_perf.analysis.rung_record import RunTables
 from tpu_perf.analysis.step_time import step_time
 from tpu_perf.analysis.step_variation import Variation, variation
 from tpu_perf.errors import StoredRunError
@@ -54,9 +54,10 @@ class RunAnalysis:
 def analyse(
     stored: StoredRun, by: By, attention: Attention, more: Sequence[By] = ()
 ) -> RunAnalysis:
-    """Analyse a run's steady steps, grouped `by` one thing and by `more`. Raises StoredRunError
-    for one that has none."""
-    tables, details = RunTables(stored), RunDetails(stored)
+    """Analyse a run's steady steps, grouped `by` one thing and by `more`; of captures made under
+    a profiler, the steps it saw. Raises StoredRunError for a run that has none."""
+    tables, not_steady = tables_to_analyse(stored)
+    details = RunDetails(stored)
     if tables.timed.empty:
         status = stored.run.reason or "it has no timed step that was free of compiles"
         raise StoredRunError(
@@ -88,7 +89,10 @@ def analyse(
         unknown=measured.unknown,
         flops_sources=measured.flops_sources,
         notes=measured.notes,
-        warnings=tuple(_warnings(facts, details, measured, table)),
+        warnings=(
+            *([not_steady] if not_steady else []),
+            *_warnings(facts, details, measured, table),
+        ),
     )
 
 

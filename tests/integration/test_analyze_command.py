@@ -164,3 +164,24 @@ def test_neither_torch_nor_jax_is_loaded(run: Path) -> None:
     )
     assert done.stderr.strip() == "set()"
     json.loads(done.stdout)
+
+
+def test_a_run_without_details_does_not_call_the_unknown_zero(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which ops a program holds is not known, so an op's FLOPs are not; the step's bytes are."""
+    directory = write_detailed_run(tmp_path / "run").directory
+    for name in ("program_ops", "sites", "calls"):
+        (directory / f"{name}.parquet").unlink()
+    found = document(capsys, str(directory))
+    (mm,) = (row for row in found["table"]["rows"] if row["label"] == "mm")
+    assert mm["calls"]["value"] == 3
+    for measure in ("runs", "model_flops", "hardware_flops", "boundary_bytes"):
+        assert mm[measure]["value"] is None, measure
+        assert "not recorded" in mm[measure]["reason"]
+    assert found["table"]["total"]["boundary_bytes"]["value"] == 3 * 1_500 + 1_600
+    assert found["table"]["total"]["model_flops"]["value"] is None
+    by_program = document(capsys, str(directory), "--by", "program")["table"]["rows"]
+    assert {row["label"]: row["boundary_bytes"]["value"] for row in by_program} == {
+        "0 mm": 4_500, "1 update": 1_600, "(no program)": 0,
+    }  # fmt: skip

@@ -80,7 +80,7 @@ class RunPage:
     def _of_steady_steps(self, found: RunAnalysis) -> None:
         named = {TITLES[name]: metric for name, metric in found.step.items()}
         count = found.variation.steps
-        summary = run_tables.figures(f"A steady step (of {count:,})", named)
+        summary = run_tables.figures(f"A step, of {count:,} that count", named)
         self.sections["summary"].tables.insert(0, summary)
         self._add("work", rung_charts.where_time_goes([self.summary.rung]))
         for table in (found.table, *found.more.values()):

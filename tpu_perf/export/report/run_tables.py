@@ -80,7 +80,7 @@ def of_ops(table: OpTable) -> Table:
         if row.measures[name].value is None and name not in ("intensity", "roofline")
     )
     return Table(
-        caption=f"A steady step by {table.by}: means over steady steps",
+        caption=f"A step by {table.by}: means over the steps that count",
         head=tuple(head), rows=rows, note="; ".join(notes) + ".",
     )  # fmt: skip
 
@@ -117,7 +117,7 @@ def figures(caption: str, named: Mapping[str, Metric]) -> Table:
 def traffic(analysis: RunAnalysis) -> Table:
     found = analysis.traffic
     return figures(
-        "Device memory traffic of a steady step",
+        "Device memory traffic of a step",
         {
             "across program boundaries": found.boundary,
             "accessed, as XLA counts": found.accessed,

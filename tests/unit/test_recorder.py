@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import pytest
 
@@ -91,3 +92,63 @@ def test_hot_events_do_not_make_the_collector_run() -> None:
         recorder.op(op_event(i, i, i, i, ADD, 0, 0, 0))
         recorder.memory(memory_event(i, 8, 8, 0, i))
     assert gc.get_stats()[0]["collections"] - before <= 1
+
+
+def test_a_ring_keeps_the_newest_and_counts_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rings are per kind, and hold through several settles and a drain."""
+    monkeypatch.setattr("tpu_perf.recorder.recorder.SETTLE_AT", 4)
+    recorder = Recorder(ring=10)
+    for step in range(7):
+        recorder.begin_step(step)
+        for event in range(5):
+            recorder.sync((step, step, f"{event}", step))
+        recorder.memory(memory_event(step, 8, 8, step, step))
+        recorder.end_step()
+    tables = recorder.drain()
+    kept = tables["sync"].to_pylist()
+    assert [(row["step"], row["reason"]) for row in kept] == [
+        (step, str(event)) for step in (5, 6) for event in range(5)
+    ]
+    assert tables["memory"].num_rows == 7
+    assert recorder.dropped_events == 7 * 5 - 10
+    assert recorder.event_count("sync") == 35
+
+
+def test_a_ring_of_ops_keeps_both_halves_of_each() -> None:
+    recorder = Recorder(ring=3)
+    for at in range(8):
+        recorder.op(op_event(at, at, at, at, ADD, at, 0, 0))
+    tables = recorder.drain()
+    assert tables["dispatch"]["program"].to_pylist() == [5, 6, 7]
+    assert tables["execute"]["program"].to_pylist() == [5, 6, 7]
+    assert recorder.dropped_events == 2 * 5
+
+
+def test_ops_and_single_dispatches_share_a_ring_in_the_order_of_time() -> None:
+    """What is newest is told by time, not by which sink took it."""
+    recorder = Recorder(ring=4)
+    for at in range(0, 10, 2):
+        recorder.op(op_event(at, at, at, at, ADD, at, 0, 0))
+        recorder.dispatch(dispatch_event(at + 1, at + 1, GRAPH, at + 1, 0))
+    assert recorder.drain()["dispatch"]["t_start_ns"].to_pylist() == [6, 7, 8, 9]
+    assert recorder.dropped_events == 6 + 5 - 4
+
+
+def test_events_of_several_threads_are_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads append while another one settles."""
+    monkeypatch.setattr("tpu_perf.recorder.recorder.SETTLE_AT", 50)
+    recorder = Recorder()
+    each = 20_000
+
+    def work(number: int) -> None:
+        for at in range(each):
+            recorder.sync((at, at, "item()", number))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        recorder.settle_large()
+    steps = recorder.drain()["sync"]["step"].to_pylist()
+    assert [steps.count(number) for number in range(3)] == [each] * 3
+    assert recorder.dropped_events == 0

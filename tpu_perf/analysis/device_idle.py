@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tpu_perf.analysis.device_instructions import instruction_events
-from tpu_perf.analysis.lanes import Spans, union_length
+from tpu_perf.analysis.lanes import Spans
 from tpu_perf.analysis.run_details import UNKNOWN, RunDetails
 from tpu_perf.analysis.rung_record import NS, RunTables
 from tpu_perf.record.metric import Metric
+
+Integers = npt.NDArray[np.int64]
 
 #: Causes in the order in which they are asked: an instant has the first that holds.
 CAUSES: dict[str, str] = {
@@ -71,28 +74,25 @@ def idle(tables: RunTables, details: RunDetails, longest: int = 10) -> Idle | No
         steps = tables.steps[tables.steps["step"].isin(events["step"].unique())]
     if events.empty or steps.empty:
         return None
-    host = _HostLanes(tables, details, _spans(collectives))
-    totals = dict.fromkeys(CAUSES, 0)
-    gaps: list[Gap] = []
-    length = 0
-    for step, start, end in steps[["step", "t_start_ns", "t_end_ns"]].to_numpy():
-        length += int(end - start)
-        for begun, ended in _gaps(_within(_spans(working), start, end), int(start), int(end)):
-            parts = host.causes(begun, ended)
-            for cause, nanoseconds in parts.items():
-                totals[cause] += nanoseconds
-            most = max(parts, key=lambda cause: parts[cause])
-            gaps.append(
-                Gap(
-                    step=int(step),
-                    after_step_start_s=(begun - int(start)) * NS,
-                    seconds=(ended - begun) * NS,
-                    cause=most,
-                    line=host.next_line(ended),
-                )
-            )
+    bounds = steps[["t_start_ns", "t_end_ns"]].to_numpy(dtype=np.int64)
+    gaps, of_step = _gaps(_union(_spans(working)), bounds)
+    lasted = gaps[:, 1] - gaps[:, 0]
+    causes = _causes(tables, _spans(collectives), gaps)
+    totals = dict(zip(CAUSES, causes.sum(axis=0).tolist(), strict=True))
+    length = int((bounds[:, 1] - bounds[:, 0]).sum())
+    lines = _Lines(tables, details)
+    names, numbers = list(CAUSES), steps["step"].tolist()
+    longest_gaps = [
+        Gap(
+            step=int(numbers[of_step[index]]),
+            after_step_start_s=int(gaps[index, 0] - bounds[of_step[index], 0]) * NS,
+            seconds=int(lasted[index]) * NS,
+            cause=names[int(causes[index].argmax())],
+            line=lines.next_after(int(gaps[index, 1])),
+        )
+        for index in np.argsort(-lasted, kind="stable")[:longest].tolist()
+    ]
     count = len(steps)
-    gaps.sort(key=lambda gap: -gap.seconds)
     derived = {
         cause: Metric(value=total * NS / count, unit="s", provenance="derived")
         for cause, total in totals.items()
@@ -102,7 +102,7 @@ def idle(tables: RunTables, details: RunDetails, longest: int = 10) -> Idle | No
     return Idle(
         step_s=Metric(value=step_s, unit="s", provenance="measured"),
         busy=Metric(value=busy, unit="s", provenance="derived"),
-        causes=derived, method=method, gaps=tuple(gaps[:longest]),
+        causes=derived, method=method, gaps=tuple(longest_gaps),
     )  # fmt: skip
 
 
@@ -125,57 +125,81 @@ def _spans(events: pd.DataFrame) -> Spans:
     return rows[np.argsort(rows[:, 0], kind="stable")]
 
 
-def _within(spans: Spans, start: int, end: int) -> Spans:
-    chosen = spans[(spans[:, 0] < end) & (spans[:, 1] > start)]
-    return np.clip(chosen, start, end)
+def _union(spans: Spans) -> Spans:
+    """Disjoint spans in order that cover what these, sorted by start, cover."""
+    if not len(spans):
+        return spans
+    reach = np.maximum.accumulate(spans[:, 1])
+    first = np.flatnonzero(np.concatenate([[True], spans[1:, 0] > reach[:-1]]))
+    last = np.concatenate([first[1:] - 1, [len(spans) - 1]])
+    return np.column_stack([spans[first, 0], reach[last]])
 
 
-def _gaps(spans: Spans, start: int, end: int) -> list[tuple[int, int]]:
-    """What lies between start and end outside all spans, which are sorted by start."""
-    out = []
-    reach = start
-    for begun, ended in spans.tolist():
-        if begun > reach:
-            out.append((reach, begun))
-        reach = max(reach, ended)
-    if end > reach:
-        out.append((reach, end))
+def _gaps(busy: Spans, steps: Spans) -> tuple[Spans, Integers]:
+    """What of each step lies outside the disjoint spans `busy`, and the step's row, in order."""
+    found, rows = [np.empty((0, 2), np.int64)], [np.empty(0, np.int64)]
+    for row, (start, end) in enumerate(steps.tolist()):
+        first = np.searchsorted(busy[:, 1], start, side="right")
+        last = np.searchsorted(busy[:, 0], end, side="left")
+        inside = np.clip(busy[first:last], start, end)
+        begun = np.concatenate([[start], inside[:, 1]])
+        ended = np.concatenate([inside[:, 0], [end]])
+        kept = ended > begun
+        found.append(np.column_stack([begun, ended])[kept])
+        rows.append(np.full(int(kept.sum()), row, np.int64))
+    return np.concatenate(found), np.concatenate(rows)
+
+
+def _covered_before(spans: Spans, moments: Integers) -> Integers:
+    """Nanoseconds of the disjoint spans that lie before each moment."""
+    if not len(spans):
+        return np.zeros(len(moments), np.int64)
+    begun = np.searchsorted(spans[:, 0], moments, side="right")
+    whole = np.concatenate([[0], np.cumsum(spans[:, 1] - spans[:, 0])])[begun]
+    beyond = np.maximum(spans[np.maximum(begun, 1) - 1, 1] - moments, 0)
+    return np.asarray(whole - np.where(begun > 0, beyond, 0), dtype=np.int64)
+
+
+def _causes(tables: RunTables, collectives: Spans, gaps: Spans) -> Integers:
+    """Nanoseconds of each gap by cause, columns in the order of CAUSES. What no event explains is
+    the host's, or the sync's if the host was waiting for the device when the gap began."""
+    annotations = tables.events("annotation")
+    certain = {
+        "compile": _spans(tables.events("compile")),
+        "transfer": _spans(tables.events("transfer")),
+        "collective": collectives,
+        "input": _spans(annotations[annotations["kind"].astype(str) == "data"]),
+    }
+    out = np.zeros((len(gaps), len(CAUSES)), np.int64)
+    columns = {cause: number for number, cause in enumerate(CAUSES)}
+    taken = np.empty((0, 2), np.int64)
+    covered = np.zeros(len(gaps), np.int64)
+    for cause, spans in certain.items():
+        both = np.concatenate([taken, spans])
+        taken = _union(both[np.argsort(both[:, 0], kind="stable")])
+        together = _covered_before(taken, gaps[:, 1]) - _covered_before(taken, gaps[:, 0])
+        out[:, columns[cause]] = together - covered
+        covered = together
+    rest = gaps[:, 1] - gaps[:, 0] - covered
+    waits = _union(_spans(tables.events("sync")))
+    before = np.searchsorted(waits[:, 0], gaps[:, 0], side="right")
+    ends = np.concatenate([[np.iinfo(np.int64).min], waits[:, 1]])[before]
+    waiting = ends >= gaps[:, 0]
+    out[waiting, columns["sync"]] = rest[waiting]
+    out[~waiting, columns["host-bound"]] = rest[~waiting]
     return out
 
 
-class _HostLanes:
-    """What the host was doing at any time."""
+class _Lines:
+    """The line of the first dispatch after a moment."""
 
-    def __init__(self, tables: RunTables, details: RunDetails, collectives: Spans) -> None:
-        annotations = tables.events("annotation")
-        self._certain: dict[str, Spans] = {
-            "compile": _spans(tables.events("compile")),
-            "transfer": _spans(tables.events("transfer")),
-            "collective": collectives,
-            "input": _spans(annotations[annotations["kind"].astype(str) == "data"]),
-        }
-        self._syncs = _spans(tables.events("sync"))
+    def __init__(self, tables: RunTables, details: RunDetails) -> None:
         dispatches = tables.events("dispatch").sort_values("t_start_ns")
         self._times = dispatches["t_start_ns"].to_numpy(np.int64)
         self._sites = dispatches["site"].to_numpy(np.int64)
         self._details = details
 
-    def causes(self, begun: int, ended: int) -> dict[str, int]:
-        """Nanoseconds of a gap by cause. What no event explains is the host's, or the sync's if
-        the host was waiting for the device when the gap began."""
-        out = {}
-        taken: Spans = np.empty((0, 2), np.int64)
-        covered = 0
-        for cause, spans in self._certain.items():
-            taken = np.concatenate([taken, _within(spans, begun, ended)])
-            together = union_length(taken)
-            out[cause] = together - covered
-            covered = together
-        waiting = (self._syncs[:, 0] <= begun) & (self._syncs[:, 1] >= begun)
-        out["sync" if waiting.any() else "host-bound"] = ended - begun - covered
-        return out
-
-    def next_line(self, moment: int) -> str:
+    def next_after(self, moment: int) -> str:
         index = int(np.searchsorted(self._times, moment, side="left"))
         site = self._details.site(int(self._sites[index])) if index < len(self._times) else None
         return UNKNOWN if site is None else site.line_label

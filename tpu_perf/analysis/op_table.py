@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 import pandas as pd
 
+from tpu_perf.analysis.executed_ops import NO_OP
 from tpu_perf.analysis.host_self_time import dispatches
 from tpu_perf.analysis.measured_ops import ADDITIVE, MeasuredOps
 from tpu_perf.analysis.op_category import category_of
@@ -51,6 +52,8 @@ WHAT: dict[str, str] = {
     "roofline": "hardware FLOP/s over what peak and bandwidth allow at this intensity",
 }
 NO_PROGRAM = "(no program)"
+NO_PROGRAMS = "which programs ran was not recorded"
+OPS_NOT_KNOWN = "which ops the programs hold was not recorded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +88,7 @@ def op_table(
     of_host = host.assign(label=host_labels).groupby("label")["self_ns"].agg(["size", "sum"])
     share_of = "host time" if measured.device is None else "device time"
     whole = measured.device is not None and by == "program"
-    make = _RowMaker(step_s, machine, share_of, whole and not _scaled(measured), measured)
+    make = _RowMaker(by, step_s, machine, share_of, whole and not _scaled(measured), measured)
     rows = [
         make.row(
             label,
@@ -173,14 +176,20 @@ class _RowMaker:
     """Turns sums into metrics, with a reason for each that is missing."""
 
     def __init__(
-        self, step_s: float | None, machine: Machine, share_of: str, device_as_measured: bool,
-        measured: MeasuredOps,
+        self, by: By, step_s: float | None, machine: Machine, share_of: str,
+        device_as_measured: bool, measured: MeasuredOps,
     ) -> None:  # fmt: skip
         self._step_s = step_s
         self._machine = machine
         self._share_of = share_of
         self._device: Provenance = "measured" if device_as_measured else "derived"
         self._unknown = measured.unknown
+        # Why a dispatched op that is in no program of known ops is not known to run in none.
+        self._unrecorded = None
+        if measured.rows.empty:
+            self._unrecorded = NO_PROGRAMS
+        elif by != "program" and (measured.rows["position"] == NO_OP).any():
+            self._unrecorded = OPS_NOT_KNOWN
 
     def row(
         self, label: str, sums: pd.Series[float] | None, calls: float, host_ns: float
@@ -191,8 +200,8 @@ class _RowMaker:
             "host_time": _metric(host_ns * NS, "host_time", "measured"),
         }
         runs, again = (0.0, 0.0) if sums is None else (sums["per_step"], sums["recomputed"])
-        out["runs"] = _metric(float(runs), "runs", "measured")
-        out["recomputed"] = _metric(float(again), "recomputed", "derived")
+        out["runs"] = self._of_programs(float(runs), "runs", "measured", sums)
+        out["recomputed"] = self._of_programs(float(again), "recomputed", "derived", sums)
         for column in ADDITIVE:
             out[_NAMES.get(column, column)] = self._additive(column, sums)
         flops, device = out["hardware_flops"].value, out["device_time"].value
@@ -209,8 +218,18 @@ class _RowMaker:
         ordered = {name: out[name] for name in MEASURES}
         return TableRow(label=label, measures=ordered, bound=found.bound)
 
+    def _of_programs(
+        self, value: float, name: str, provenance: Provenance, sums: pd.Series[float] | None
+    ) -> Metric:
+        if sums is None and self._unrecorded is not None:
+            return Metric.missing(MEASURES[name], self._unrecorded)
+        return _metric(value, name, provenance)
+
     def _additive(self, column: str, sums: pd.Series[float] | None) -> Metric:
         name = _NAMES.get(column, column)
+        unseen = column == "device_ns" and column in self._unknown  # which has a reason of its own
+        if sums is None and self._unrecorded is not None and not unseen:
+            return Metric.missing(MEASURES[name], self._unrecorded)
         value = 0.0 if sums is None else float(sums[column])
         if sums is None and column == "device_ns" and "device_ns" in self._unknown:
             value = float("nan")

@@ -18,8 +18,9 @@ RULE = (
 
 #: They hold other instructions, which are listed themselves.
 CONTAINERS = frozenset(("while", "call", "conditional", "async-start", "async-done"))
-#: Instructions that may hold products: without their FLOPs the program's are not known.
-_MATTERING = frozenset(("dot", "convolution", "fusion", "custom-call", "ragged-dot"))
+#: Instructions that may hold products: without their FLOPs the program's are not known. "" is an
+#: instruction of which a capture has no more than the name.
+_MATTERING = frozenset(("dot", "convolution", "fusion", "custom-call", "ragged-dot", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

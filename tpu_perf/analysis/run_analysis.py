@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tpu_perf.analysis import quantities
+from tpu_perf.analysis.counted_steps import tables_to_analyse
 from tpu_perf.analysis.device_idle import Idle, idle
 from tpu_perf.analysis.hbm_traffic import Traffic, traffic
 from tpu_perf.analysis.host_syncs import HostSync, host_syncs
@@ -17,7 +18,6 @@ from tpu_perf.analysis.op_table import By, OpTable, op_table
 from tpu_perf.analysis.recompiles import Recompile, recompiles
 from tpu_perf.analysis.roofline import Machine, machine_of
 from tpu_perf.analysis.run_details import RunDetails
-from tpu_perf.analysis.rung_record import RunTables
 from tpu_perf.analysis.step_time import step_time
 from tpu_perf.analysis.step_variation import Variation, variation
 from tpu_perf.errors import StoredRunError
@@ -28,14 +28,16 @@ from tpu_perf.record.store import StoredRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAnalysis:
-    """What steady steps did. `step` holds the figures of a whole step by name; `counted` names
-    FLOPs that another counter found for the run, for comparison. `unknown`: measure -> why ->
+    """What steady steps did. `step` holds the figures of a whole step by name; `more` the same
+    steps in the other groupings that were asked for; `counted` names FLOPs that another counter
+    found for the run, for comparison. `unknown`: measure -> why ->
     executions a step. `notes`: conventions and assumptions. `warnings`: what to distrust."""
 
     stored: StoredRun
     attention: Attention
     step: Mapping[str, Metric]
     table: OpTable
+    more: Mapping[By, OpTable]
     machine: Machine
     traffic: Traffic
     idle: Idle | None
@@ -49,9 +51,13 @@ class RunAnalysis:
     warnings: tuple[str, ...]
 
 
-def analyse(stored: StoredRun, by: By, attention: Attention) -> RunAnalysis:
-    """Analyse a run's steady steps. Raises StoredRunError for one that has none."""
-    tables, details = RunTables(stored), RunDetails(stored)
+def analyse(
+    stored: StoredRun, by: By, attention: Attention, more: Sequence[By] = ()
+) -> RunAnalysis:
+    """Analyse a run's steady steps, grouped `by` one thing and by `more`; of captures made under
+    a profiler, the steps it saw. Raises StoredRunError for a run that has none."""
+    tables, not_steady = tables_to_analyse(stored)
+    details = RunDetails(stored)
     if tables.timed.empty:
         status = stored.run.reason or "it has no timed step that was free of compiles"
         raise StoredRunError(
@@ -62,12 +68,17 @@ def analyse(stored: StoredRun, by: By, attention: Attention) -> RunAnalysis:
     step = step_time(tables)
     measured = measured_ops(tables, details, attention)
     machine = machine_of(facts, stored.run.environment)
-    table = op_table(by, tables, details, measured, step.value, machine)
+
+    def grouped(by: By) -> OpTable:
+        return op_table(by, tables, details, measured, step.value, machine)
+
+    table = grouped(by)
     return RunAnalysis(
         stored=stored,
         attention=attention,
         step=_of_step(table, facts, step),
         table=table,
+        more={other: grouped(other) for other in more},
         machine=machine,
         traffic=traffic(tables, details, measured),
         idle=idle(tables, details),
@@ -78,7 +89,10 @@ def analyse(stored: StoredRun, by: By, attention: Attention) -> RunAnalysis:
         unknown=measured.unknown,
         flops_sources=measured.flops_sources,
         notes=measured.notes,
-        warnings=tuple(_warnings(facts, details, measured, table)),
+        warnings=(
+            *([not_steady] if not_steady else []),
+            *_warnings(facts, details, measured, table),
+        ),
     )
 
 

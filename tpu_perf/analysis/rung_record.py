@@ -30,10 +30,12 @@ NS = 1e-9  # one nanosecond in seconds
 
 
 class RunTables:
-    """The tables of a run, each read at most once."""
+    """The tables of a run, each read at most once. `counted` is the phase of the steps that
+    count."""
 
-    def __init__(self, stored: StoredRun) -> None:
+    def __init__(self, stored: StoredRun, counted: str = "timed") -> None:
         self._stored = stored
+        self._counted = counted
         self._events: dict[str, pd.DataFrame] = {}
 
     def events(self, kind: str) -> pd.DataFrame:
@@ -66,7 +68,7 @@ class RunTables:
     @cached_property
     def timed(self) -> pd.DataFrame:
         """The steps that count: timed, and free of compiles."""
-        return self.phase("timed", clean=True)
+        return self.phase(self._counted, clean=True)
 
     def timed_events(self, kind: str) -> pd.DataFrame:
         """Events of the steps that count."""

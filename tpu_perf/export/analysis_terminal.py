@@ -18,7 +18,8 @@ from tpu_perf.export.terminal_table import emit, printable, wrapped
 from tpu_perf.record.metric import Metric
 
 _BARS = " ▁▂▃▄▅▆▇█"
-_TITLES = {
+#: Figures of a whole step, by their names in RunAnalysis.step.
+TITLES = {
     "step_time": "step time (median)",
     "device_time": "device time per step",
     "host_time": "host time in dispatches",
@@ -37,7 +38,7 @@ def render_analysis(analysis: RunAnalysis, console: Console, top: int, *, memory
     run = analysis.stored.run
     emit(console, Text.assemble(("run ", "dim"), (printable(run.plan.rung), "bold"),
                                 (f"  {analysis.variation.steps} steady steps", "dim")))  # fmt: skip
-    page.figures({_TITLES[name]: metric for name, metric in analysis.step.items()})
+    page.figures({TITLES[name]: metric for name, metric in analysis.step.items()})
     page.title(f"by {analysis.table.by}, per steady step")
     page.reasons(print_table(console, analysis.table, width, top))
     _traffic(page, analysis)

@@ -32,10 +32,14 @@ def write(directory: Path) -> Path:
 
 def page(directory: Path) -> str:
     """The whole report as HTML. Everything the user named is escaped by the template."""
+    return render("page.html.j2", context(*completed(directory)))
+
+
+def render(template: str, content: Mapping[str, Any]) -> str:
+    """A page of the templates beside the report's tables and charts, with plotly inside."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from plotly.offline import get_plotlyjs
 
-    ladder, rungs = completed(directory)
     templates = Environment(
         loader=PackageLoader("tpu_perf.export.report"),
         autoescape=True,
@@ -43,9 +47,7 @@ def page(directory: Path) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return templates.get_template("page.html.j2").render(
-        plotly_js=get_plotlyjs(), **context(ladder, rungs)
-    )
+    return templates.get_template(template).render(plotly_js=get_plotlyjs(), **content)
 
 
 def context(ladder: Ladder, rungs: list[RungRecord]) -> dict[str, Any]:

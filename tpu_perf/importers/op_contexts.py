@@ -37,6 +37,7 @@ class _Context:
     frames: tuple[tuple[str, int, str], ...] = ()
     modules: tuple[str, ...] = ()
     phase: str = "other"
+    sequence: int | None = None  # of the node that the backward pass is at
 
 
 @dataclass(slots=True)
@@ -61,7 +62,8 @@ class Sites:
         given, -1 where nothing about its place was recorded. Spans are sorted by start, outer
         before inner. Threads that run forwards come before those that run backwards.
 
-        An op of a backward pass has the place of the forward op with its sequence number. Lines
+        An op of a backward pass has the place of the forward op whose sequence number the node
+        has that it runs for. Lines
         are those on which functions begin: a trace holds no others.
         """
         sites = []
@@ -79,7 +81,8 @@ class Sites:
     def _site(self, span: Span, context: _Context) -> int:
         sequence = span.args.get("Sequence number")
         if context.phase == "backward":
-            forward = self._of_sequence.get(sequence) if isinstance(sequence, int) else None
+            node = context.sequence
+            forward = None if node is None else self._of_sequence.get(node)
             if forward is not None:
                 file, line, function, module, kind, _, stack = self.rows[forward][1:]
                 return self.number(file, line, function, module, kind, "backward", stack)
@@ -100,6 +103,7 @@ class Sites:
 def _inside(around: _Context, span: Span) -> _Context:
     """What is known of everything inside this span."""
     frames, modules, phase = around.frames, around.modules, around.phase
+    sequence = around.sequence
     if span.category == "python_function":
         if span.name.startswith(_MODULE):
             modules = (*modules, span.name.removeprefix(_MODULE))
@@ -112,9 +116,11 @@ def _inside(around: _Context, span: Span) -> _Context:
     elif span.category == "user_annotation":
         if span.name.startswith("Optimizer."):
             phase = "optimizer"
-    elif span.category == "cpu_op" and phase != "backward":
+    elif span.category == "cpu_op":
+        own = span.args.get("Sequence number")
         if span.name.startswith(_BACKWARD) or span.args.get("Fwd thread id", 0) not in (0, None):
             phase = "backward"
-        elif phase == "other" and "Sequence number" in span.args:
+            sequence = own if isinstance(own, int) else sequence
+        elif phase == "other" and own is not None:
             phase = "forward"
-    return _Context(span.end_ns, frames, modules, phase)
+    return _Context(span.end_ns, frames, modules, phase, sequence)

@@ -20,6 +20,7 @@ from tpu_perf.importers.planes.capture_file import (
     open_planes,
 )
 from tpu_perf.importers.planes.device import DEVICE_PREFIX, read_device_plane
+from tpu_perf.importers.planes.hlo_costs import fill_from_hlo
 from tpu_perf.importers.planes.host import read_host_plane
 from tpu_perf.importers.planes.tables import Collected
 from tpu_perf.record.details import DETAIL_TABLES, HLO_FILE
@@ -57,6 +58,7 @@ def read(path: Path, writer: RunWriter) -> Imported:
         row[2] = into.run_programs.get(run_id, row[2])
     if not any(into.events.values()) and not into.steps:
         raise ImportProblem(f"{file} holds no events: nothing was captured, or it is truncated")
+    fill_from_hlo(into)
     _write(into, writer)
     kind = _device_kind(devices, into)
     return Imported(

@@ -132,8 +132,10 @@ class Recorder:
 
     def _overwrite(self, kind: str, ring: int) -> None:
         """Give up the oldest rows of a kind beyond the ring's length."""
+        excess = sum(table.num_rows for table in self._settled[kind]) - ring
+        if excess > 0 and kind in KINDS_OF_AN_OP:  # of two sinks, so not in order of time
+            self._settled[kind] = [_in_order(self._settled[kind])]
         tables = self._settled[kind]
-        excess = sum(table.num_rows for table in tables) - ring
         while excess > 0:
             oldest = tables[0].num_rows
             gone = min(excess, oldest)
@@ -163,7 +165,7 @@ class Recorder:
                 parts, self._settled[name] = self._settled[name], []
             tables[name] = pa.concat_tables(parts or [_table(name, [])])
             if name in KINDS_OF_AN_OP and len(parts) > 1:
-                tables[name] = tables[name].unify_dictionaries().sort_by("t_start_ns")
+                tables[name] = _in_order(parts)
         return tables
 
     def cost_per_event_ns(self, samples: int = 20_000) -> float:
@@ -181,6 +183,10 @@ class Recorder:
         for _ in range(samples):
             pass
         return (with_events - (clock() - start)) / samples
+
+
+def _in_order(parts: list[pa.Table]) -> pa.Table:
+    return pa.concat_tables(parts).unify_dictionaries().sort_by("t_start_ns")
 
 
 def _table(name: str, rows: list[Any]) -> pa.Table:

@@ -62,13 +62,15 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table whose first column names the row; `left` counts the columns set flush left."""
+    """A table whose first column names the row; `left` counts the columns set flush left, `texts`
+    names others that hold words."""
 
     caption: str
     head: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     left: int = 1
     note: str = ""
+    texts: tuple[int, ...] = ()
 
 
 def cell(name: str, metric: Metric) -> Cell:

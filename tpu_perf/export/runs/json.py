@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,15 @@ def _value(value: Any) -> Any:
 def write(stored: StoredRun, directory: Path) -> Exported:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / FILE_NAME
+    checked = path.with_name(f"{FILE_NAME}.{os.getpid()}.checked.tmp")
     document = run_document(stored)
-    write_json(path, document)
-    if json.loads(path.read_text(encoding="utf-8")) != json.loads(json.dumps(document)):
-        path.unlink()
-        raise ExportMismatch(f"{FILE_NAME} does not read back as what was written")
+    try:
+        write_json(checked, document)
+        if json.loads(checked.read_text(encoding="utf-8")) != json.loads(json.dumps(document)):
+            raise ExportMismatch(f"{FILE_NAME} does not read back as what was written")
+        os.replace(checked, path)
+    finally:
+        checked.unlink(missing_ok=True)
     return Exported(files=[path], notes=document["notes"])
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from tpu_perf.analysis import quantities
 from tpu_perf.analysis.run_summary import RunSummary
+from tpu_perf.errors import ExportMismatch
 from tpu_perf.export.markdown import escaped
 from tpu_perf.export.report.rung_tables import TITLES, cell
 from tpu_perf.export.run_interface import RUN_EXPORTERS, Exported, RunExporter
@@ -96,8 +97,14 @@ def write(stored: StoredRun, directory: Path) -> Exported:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / FILE_NAME
     temporary = path.with_name(f"{FILE_NAME}.{os.getpid()}.tmp")
-    temporary.write_text(document(RunSummary(stored)), encoding="utf-8")
-    os.replace(temporary, path)
+    text = document(RunSummary(stored))
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        if temporary.read_text(encoding="utf-8") != text:
+            raise ExportMismatch(f"{FILE_NAME} does not read back as what was written")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return Exported(files=[path])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from tpu_perf.record.events import Tier
 
 _ALLOCATION, _DEALLOCATION = "MemoryAllocation", "MemoryDeallocation"
 _JIT = "PjitFunction("
+_UNSAFE = re.compile(r"[^\w.-]")
 UNKNOWN = -1
 
 #: How JAX and PJRT name what they do on the host (jaxlib 0.10), by the beginning of the name.
@@ -98,7 +100,9 @@ class _Line:
         function around the call."""
         program = NO_PROGRAM
         if event.start_ns < self._function_end:
-            program = self._into.programs.called(f"jit_{self._function}")
+            # JAX names modules by what of a function's name may stand in a symbol.
+            name = _UNSAFE.sub("_", f"jit_{self._function}").rstrip("_")
+            program = self._into.programs.called(name)
         row = self._into.add(
             "execute", event.start_ns, event.end_ns, program, int(Tier.MEMORY), None
         )

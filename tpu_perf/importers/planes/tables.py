@@ -27,6 +27,8 @@ class Programs:
 
     names: list[str] = field(default_factory=list)
     hlo: dict[int, bytes] = field(default_factory=dict)
+    #: bytes_in, bytes_out, bytes_accessed and flops of programs whose HLO could be read.
+    costs: dict[int, Row] = field(default_factory=dict)
     _by_id: dict[Any, int] = field(default_factory=dict)
 
     def number(self, program_id: object, name: str = "") -> int:
@@ -60,12 +62,13 @@ class Programs:
         return hashlib.sha256(content).hexdigest()
 
     def rows(self) -> list[Row]:
-        """Rows of programs.parquet; sizes and costs of whole programs are not in a capture."""
-        unknown = (None,) * 6
+        """Rows of programs.parquet; what a capture does not say is unknown."""
+        unknown: Row = (None,) * 4
         return [
-            (number, self.key(number), name or f"program {number}", "graph", -1, *unknown)
+            (number, self.key(number), name or f"program {number}", "graph", -1,
+             *self.costs.get(number, unknown), None, None)
             for number, name in enumerate(self.names)
-        ]
+        ]  # fmt: skip
 
 
 @dataclass
@@ -120,15 +123,24 @@ class Instructions:
     def _op(self, program: int, kind: EventType) -> list[int]:
         """The position of the op that the instruction names; an empty list without one."""
         path = _text(kind, "tf_op").removesuffix(":")
+        file, _, line = _text(kind, "source").rpartition(":")
+        number = int(line) if line.isdecimal() and len(line) < 9 else -1
+        return self._add_op(program, path, file, number, _text(kind, "phase"),
+                            _text(kind, "source_stack"))  # fmt: skip
+
+    def named_op(self, program: int, path: str, file: str, line: int) -> str:
+        """The positions column of an instruction whose HLO has this op_name and place."""
+        return json.dumps(self._add_op(program, path, file, line))
+
+    def _add_op(
+        self, program: int, path: str, file: str, line: int, phase: str = "", stack: str = ""
+    ) -> list[int]:
         if not path:
             return []
         module, _, op = path.rpartition("/")
-        file, _, line = _text(kind, "source").rpartition(":")
-        number = int(line) if line.isdecimal() and len(line) < 9 else -1
         if "::" in op:  # one of our exports: module paths have dots
             module = module.replace("/", ".")
-        site = (file, number, "", module, "", _text(kind, "phase") or "other",
-                _text(kind, "source_stack"))  # fmt: skip
+        site = (file, line, "", module, "", phase or _phase(path), stack)
         site_number = self.sites.setdefault(site, len(self.sites))
         position = self._positions[program]
         self._positions[program] += 1
@@ -167,6 +179,13 @@ class Collected:
         """Keep an event that nothing here understands, under the plane and line it came from."""
         self.events["annotation"].append([start_ns, end_ns, event_name, where, thread, None])
         self.counts[f"kept as annotation: {where}"] += 1
+
+
+def _phase(path: str) -> str:
+    """By how JAX names what it differentiates: "jit(f)/transpose(jvp(f))/dot_general"."""
+    if "transpose(" in path:
+        return "backward"
+    return "forward" if "jvp(" in path else "other"
 
 
 def _text(kind: EventType, stat: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from tpu_perf.recorder.sites import Sites
 
 #: Steps recorded with the places of all ops, beside probes: what a whole step's capture needs.
 _CAPTURING_STEPS = 2
+_SETTLE_S = 1.0
 _SAVE_EVENTS, _SAVE_AFTER_NS = 200_000, 20_000_000_000
 _NO_SAMPLING = SamplingPlan(rounds=0, steps_per_round=0, quiet_steps=0, max_warmup_steps=0,
                             settle_fraction=0.0, numerics_steps=0, timeout_s=0.0)  # fmt: skip
@@ -80,9 +82,20 @@ class Profile:
     def start(self) -> None:
         """Begin with the first step, which includes whatever comes before the first boundary."""
         self._around.enter_context(record_annotations())
+        stop = threading.Event()
+        settler = threading.Thread(target=self._settle, args=(stop,), daemon=True)
+        settler.start()
+        self._around.callback(settler.join)
+        self._around.callback(stop.set)
         self._finder.install()
         self._around.callback(self._finder.remove)
         self.begin()
+
+    def _settle(self, stop: threading.Event) -> None:
+        """Turn rows into columns also where no step ends for long."""
+        while not stop.wait(_SETTLE_S):
+            for recorder in (self._plain, self._detailed):
+                recorder.settle_large()
 
     # What steps are: called by the finder, or by the program itself.
 

@@ -41,9 +41,8 @@ def _whole_step(size: str) -> Pair:
     return Pair(size, Spec("whole_step", size=size), Spec("jax", size=size))
 
 
-def _recorder(size: str) -> Pair:
-    off = Spec("step", size=size)
-    return Pair(size, replace(off, variant="recorded"), off)
+def _recorder(off: Spec) -> Pair:
+    return Pair(f"{off.kind} {off.mode} {off.size}", replace(off, variant="recorded"), off)
 
 
 def _cache(mode: str) -> Pair:
@@ -120,8 +119,17 @@ ROWS = (
     Row(
         "recorder_on_over_off",
         "training step, Strict, recorder on / off",
-        (_recorder("small_lm"), _recorder("overhead")),
+        tuple(_recorder(Spec("step", size=size)) for size in ("small_lm", "overhead")),
         1.05,
+    ),
+    Row(
+        "recorder_on_over_off_fused",
+        "training step, DeferAndFuse and whole step, recorder on / off",
+        (
+            _recorder(Spec("step", mode="defer", size="small_lm")),
+            _recorder(Spec("whole_step", size="small_lm")),
+        ),
+        1.02,
     ),
     Row(
         "warm_directory_cache",

@@ -207,6 +207,13 @@ def test_a_module_gets_its_own_arguments(tmp_path: Path) -> None:
     assert any("nothing ran on device" in warning for warning in stored.run.warnings)
 
 
+def test_one_json_document_on_stdout(tmp_path: Path) -> None:
+    done = profile(tmp_path, "--json", "--out", "run", "job.py", "tpu", "12", "-1")
+    document = json.loads(done.stdout)
+    assert document["step"]["step_time"]["provenance"] == "measured"
+    assert done.stderr.splitlines()[0].endswith(" tpu")  # the script's own line
+
+
 def test_a_schedule_and_torch_profilers_steps(tmp_path: Path) -> None:
     script = """
 import torch

@@ -75,7 +75,7 @@ def profile(
     ] = False,
     top: Annotated[int, typer.Option(min=1, help="Rows of each table printed.")] = 10,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the analysis as one JSON document.")
+        bool, typer.Option("--json", help="Print the analysis as one JSON document; the script's own output goes to stderr.")
     ] = False,
 ) -> int:  # fmt: skip
     """Record a script that uses device "tpu" (or, with --device tpu, one that asks for cuda or
@@ -96,7 +96,7 @@ def profile(
         directory=(out or default_directory(what)).absolute(),
         device=None if device is None else device.value, steps=steps,
         schedule=_schedule(wait, warmup, active, repeat, skip_first), fence=not no_fence,
-        details=details, ring=ring, measures_peak=not no_peak,
+        details=details, ring=ring, measures_peak=not no_peak, output_to_stderr=as_json,
     )  # fmt: skip
     check(job)
     code = run_job(job)

@@ -42,6 +42,7 @@ class Job:
     details: bool
     ring: int | None
     measures_peak: bool
+    output_to_stderr: bool = False  # stdout is wanted for something else
 
     @property
     def name(self) -> str:
@@ -72,7 +73,9 @@ def run_job(job: Job) -> int:
         environment["TPU_PERF_AUTOLOAD"] = "1"
     killed_before = oom_kills()
     process = subprocess.Popen(
-        [sys.executable, "-m", "tpu_perf.profiling.script", _text(job)], env=environment
+        [sys.executable, "-m", "tpu_perf.profiling.script", _text(job)],
+        env=environment,
+        stdout=sys.stderr if job.output_to_stderr else None,
     )
     code = _wait(process)
     if not (job.directory / RUN_FILE).exists():

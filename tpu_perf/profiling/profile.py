@@ -70,6 +70,7 @@ class Profile:
         self._misses = 0
         self._trace: Any = None
         self._spans: list[tuple[int, int, int]] = []
+        self._device_ns: float | None = None
         self._saved_ns, self._saved_events = time.perf_counter_ns(), 0
         self._parameters: int | None = None
         self._pid = os.getpid()
@@ -178,6 +179,7 @@ class Profile:
             self._trace = trace
 
     def _stop_trace(self) -> None:
+        from tpu_perf.runtime.device_lane import covered
         from tpu_perf.runtime.inside_view import add_device_events
 
         trace, self._trace = self._trace, None
@@ -187,6 +189,14 @@ class Profile:
             self._warn(f"XLA's profiler could not be stopped: {error}")
             return
         add_device_events(self._detailed, events, self._spans)
+        inside = [
+            (max(event.start_ns, start), min(event.end_ns, end))
+            for event in events
+            for _, start, end in self._spans
+            if event.start_ns < end and event.end_ns > start
+        ]
+        if inside:
+            self._device_ns = covered(inside) / len(self._spans)
         self._write_details()
 
     # What is left behind.
@@ -304,6 +314,11 @@ class Profile:
             self.settings.facts,
             parameters=self._parameters,
             hbm_peak_bytes=peak,
+            device_time_per_step_ns=self._device_ns,
+            lane_note="no step ran under XLA's profiler"
+            if self._device_ns is None
+            else f"device time: at least one XLA op ran, in {len(self._spans)} steps under XLA's "
+            "profiler",
             dropped_events=dropped,
             recorder_ns_per_event=self._plain.cost_per_event_ns(),
             source={**self.settings.facts.source, **notes},

@@ -75,7 +75,9 @@ def profile(
     ] = False,
     top: Annotated[int, typer.Option(min=1, help="Rows of each table printed.")] = 10,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the analysis as one JSON document; the script's own output goes to stderr.")
+        bool,
+        typer.Option("--json", help="Print the analysis as one JSON document; what the script "
+                     "prints goes to stderr."),
     ] = False,
 ) -> int:  # fmt: skip
     """Record a script that uses device "tpu" (or, with --device tpu, one that asks for cuda or

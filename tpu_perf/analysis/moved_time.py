@@ -95,10 +95,9 @@ def _by_round(
     if events.empty:
         return pd.DataFrame(index=rounds), pd.Series(dtype="float64")
     of_step = events["step"].map(steps.set_index("step")["round"])
-    groups = events["self_ns"].groupby(
-        [of_step.rename("round"), labels(by, events, tables, details)]
-    )
-    sums = groups.sum().unstack(fill_value=0.0).reindex(rounds, fill_value=0.0)
+    label = labels(by, events, tables, details)
+    groups = events["self_ns"].groupby([of_step.rename("round"), label])
+    sums = groups.sum().unstack(fill_value=0).reindex(rounds, fill_value=0)
     calls = groups.size().groupby(level=1).sum() / len(steps)
     return sums.div(per_round, axis=0) * NS, calls.astype("float64")
 

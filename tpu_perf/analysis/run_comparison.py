@@ -19,6 +19,7 @@ from tpu_perf.record.store import LADDER_FILE, StoredRun, load_ladder
 
 #: Two measurements of the machine's own peak further apart than this are worth a note.
 PEAK_MOVED = 0.10
+_WORTH_A_NOTE = ("unstable samples", "dropped events", "late compile", "shared machine")
 #: In every ladder the speed-up refers to that ladder's baseline, so it says nothing across two.
 COMPARED = tuple(name for name in METRIC_UNITS if name != "speedup")
 
@@ -114,7 +115,9 @@ def _notes(base: RungRecord, new: RungRecord) -> Iterator[str]:
         if not rung.ok:
             yield f"{side} has no result: {rung.missing_because}"
         for warning in rung.warnings:
-            if warning.startswith(("unstable samples", "dropped events", "late compile")):
+            if warning.startswith(
+                ("unstable samples", "dropped events", "late compile", "shared machine")
+            ):
                 yield f"{side}: {warning}"
     facts = base.facts, new.facts
     peaks = [fact.peak_flops_per_s for fact in facts if fact.peak_provenance == "measured"]

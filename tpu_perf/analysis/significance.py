@@ -56,7 +56,7 @@ def independent_units(series: Samples, correlated: float | None = None) -> Sampl
     if series.size < MIN_FOR_CORRELATION:
         return series
     found = correlation_time(series) if correlated is None else correlated
-    length = 1 if found < 1.5 else math.ceil(2 * found)
+    length = 1 if found < 1.5 else math.ceil(3 * found)
     whole = series[series.size % length :]  # what does not fill a block is dropped at the start
     return np.asarray(np.median(whole.reshape(-1, length), axis=1), dtype=np.float64)
 
@@ -133,21 +133,23 @@ class TwoSamples:
         """Whether these sizes could show a difference at level `alpha` if there were one."""
         return self.smallest_p * (2 if tail == "two-sided" else 1) <= alpha
 
-    def p_value(self, tail: Tail = "two-sided") -> float:
-        """How probable a difference at least this large is where there is none. `greater`: of
-        new being the greater."""
+    def p_value(self, tail: Tail = "two-sided", beyond: float = 1.0) -> float:
+        """How probable a difference at least this large is where there is none; `greater`: where
+        new is not the greater, `beyond`: by this factor."""
         from scipy.stats import mannwhitneyu, wilcoxon
 
         if self.paired:
-            logs = np.log(self.new / self.base)
+            logs = np.log(self.new / self.base / beyond)
             if not logs.any():
                 return 1.0
             return float(wilcoxon(logs, alternative=tail).pvalue)
-        small = max(self.base.size, self.new.size) <= EXACT_UP_TO
-        ties = np.unique(np.concatenate([self.base, self.new])).size < self.base.size + (
-            self.new.size
-        )
-        exact = "exact" if small and not ties else "asymptotic"
-        if ties and np.ptp(np.concatenate([self.base, self.new])) == 0:
+        new = self.new / beyond
+        both = np.concatenate([self.base, new])
+        distinct = np.unique(both).size
+        if distinct == 1:
             return 1.0
-        return float(mannwhitneyu(self.new, self.base, alternative=tail, method=exact).pvalue)
+        small = max(self.base.size, self.new.size) <= EXACT_UP_TO
+        method: Literal["exact", "asymptotic"] = (
+            "exact" if small and distinct == both.size else "asymptotic"
+        )
+        return float(mannwhitneyu(new, self.base, alternative=tail, method=method).pvalue)

@@ -198,7 +198,7 @@ def judge(samples: TwoSamples, limit: float, alpha: float) -> Judgement:
         return Judgement(
             state="too few samples",
             because=f"{_sizes(samples)} cannot show anything at p < {alpha:.2g}; "
-            f"{needed(alpha, paired=samples.paired)} rounds on either side can",
+            f"{needed(alpha)} rounds on either side can",
         )
     p_value = samples.p_value("greater", beyond=1 + limit / 2)
     told = f"p = {quantities.small(p_value)}, {_sizes(samples)}"
@@ -229,13 +229,13 @@ def fast(costs: Samples) -> float:
 
 def _sizes(samples: TwoSamples) -> str:
     if samples.paired:
-        return f"{samples.base.size} paired samples"
+        return f"{samples.base.size} paired rounds"
     return f"{samples.base.size} against {samples.new.size} samples"
 
 
-def needed(alpha: float, *, paired: bool) -> int:
+def needed(alpha: float) -> int:
     """How many samples of each side a one-sided test at level `alpha` needs at least."""
     size = 1
-    while (0.5**size if paired else 1 / math.comb(2 * size, size)) > alpha:
+    while 1 / math.comb(2 * size, size) > alpha:
         size += 1
     return size

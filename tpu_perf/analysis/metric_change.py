@@ -114,12 +114,11 @@ def _tested(name: str, before: Metric, after: Metric, samples: TwoSamples) -> Me
                     high=ratio.high)  # fmt: skip
     sizes = samples.base.size, samples.new.size
     if not samples.can_reach(ALPHA):
-        needed = 6 if samples.paired else MIN_FOR_INTERVAL
         return MetricChange(
             name=name, base=before, new=after, change=change, verdict="too few samples",
             samples=sizes, method=samples.method,
             note=f"{sizes[0]} against {sizes[1]} independent samples cannot show a difference at "
-            f"p < {ALPHA:g}; {needed} rounds on either side can",
+            f"p < {ALPHA:g}; {MIN_FOR_INTERVAL} rounds on either side can",
         )  # fmt: skip
     p_value = samples.p_value()
     verdict: Verdict = "no difference found"

@@ -25,6 +25,8 @@ Tail = Literal["two-sided", "greater", "less"]
 MIN_FOR_CORRELATION = 20
 #: Two samples at most this large are tested exactly.
 EXACT_UP_TO = 30
+#: Fewer pairs cannot reach p < 0.05 in a signed-rank test of two tails.
+MIN_PAIRS = 6
 
 
 def correlation_time(series: Samples) -> float:
@@ -84,8 +86,14 @@ class TwoSamples:
             raise ValueError("paired samples of different length")
 
     @property
+    def _tested_in_pairs(self) -> bool:
+        """Five pairs can show nothing by themselves; as two samples they may, and pairs that move
+        together only make that more cautious."""
+        return self.paired and self.base.size >= MIN_PAIRS
+
+    @property
     def method(self) -> str:
-        if self.paired:
+        if self._tested_in_pairs:
             return "Wilcoxon signed-rank test of paired rounds"
         return "Mann-Whitney test"
 
@@ -125,7 +133,7 @@ class TwoSamples:
     @property
     def smallest_p(self) -> float:
         """The smallest one-sided p-value that samples of these sizes can give at all."""
-        if self.paired:
+        if self._tested_in_pairs:
             return 0.5**self.base.size
         return 1 / math.comb(self.base.size + self.new.size, self.base.size)
 
@@ -138,7 +146,7 @@ class TwoSamples:
         new is not the greater, `beyond`: by this factor."""
         from scipy.stats import mannwhitneyu, wilcoxon
 
-        if self.paired:
+        if self._tested_in_pairs:
             logs = np.log(self.new / self.base / beyond)
             if not logs.any():
                 return 1.0

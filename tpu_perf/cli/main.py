@@ -14,7 +14,19 @@ from typing import Annotated
 import typer
 
 import tpu_perf
-from tpu_perf.cli import analyze, cache, doctor, export, import_capture, ladder, schema, show, xprof
+from tpu_perf.cli import (
+    analyze,
+    cache,
+    compare,
+    doctor,
+    export,
+    gate,
+    import_capture,
+    ladder,
+    schema,
+    show,
+    xprof,
+)
 from tpu_perf.errors import ExitCode, TpuPerfError
 
 INTERRUPTED = 130  # what shells expect of a command that Ctrl-C ended
@@ -38,6 +50,8 @@ app.command("export")(export.export)
 app.command("xprof")(xprof.xprof)
 app.command("import")(import_capture.import_capture)
 app.command("analyze")(analyze.analyze)
+app.command("compare")(compare.compare)
+app.command("gate")(gate.gate)
 app.add_typer(cache.app, name="cache")
 app.command("schema")(schema.schema)
 app.command("doctor")(doctor.doctor)

@@ -23,6 +23,7 @@ from tpu_perf.cli import (
     gate,
     import_capture,
     ladder,
+    report,
     schema,
     show,
     xprof,
@@ -50,6 +51,7 @@ app.command("export")(export.export)
 app.command("xprof")(xprof.xprof)
 app.command("import")(import_capture.import_capture)
 app.command("analyze")(analyze.analyze)
+app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("gate")(gate.gate)
 app.add_typer(cache.app, name="cache")

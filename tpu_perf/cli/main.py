@@ -21,6 +21,7 @@ from tpu_perf.cli import (
     doctor,
     export,
     gate,
+    history,
     import_capture,
     ladder,
     report,
@@ -51,6 +52,7 @@ app.command("export")(export.export)
 app.command("xprof")(xprof.xprof)
 app.command("import")(import_capture.import_capture)
 app.command("analyze")(analyze.analyze)
+app.command("history")(history.history)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("gate")(gate.gate)

@@ -177,6 +177,12 @@ class _Drawing:
             markerfacecolor="none" if symbol.endswith("-open") else colour,
             drawstyle="steps-post" if line.get("shape") == "hv" else "default",
         )  # fmt: skip
+        error = trace.get("error_y")
+        if error is not None:
+            axes.errorbar(
+                trace["x"], trace["y"], yerr=[error["arrayminus"], error["array"]],
+                fmt="none", ecolor=colour, elinewidth=1, alpha=0.6,
+            )  # fmt: skip
         return drawn
 
     def _finish(self, axes: Axes, suffix: str) -> None:

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pytest
 
 from tpu_perf.analysis.gate import FALSE_ALARMS, judge
-from tpu_perf.analysis.significance import TwoSamples, unit_pair
+from tpu_perf.analysis.significance import TwoSamples
 
-GATES = 1_500
+GATES = 1_000
 LIMIT = 0.05
 Series = npt.NDArray[np.float64]
 Noise = Callable[[np.random.Generator], Series]
@@ -71,7 +71,7 @@ def alarms(noise: Noise, slower: float, gates: int, checks: int = 1) -> float:
     rng = np.random.default_rng(7)
     found = 0
     for _ in range(gates):
-        samples = TwoSamples(*unit_pair(noise(rng), noise(rng) * slower))
+        samples = TwoSamples.of(noise(rng), noise(rng) * slower)
         found += judge(samples, LIMIT, FALSE_ALARMS / checks).state == "regressed"
     return found / gates
 
@@ -106,7 +106,7 @@ def test_a_gate_of_many_checks_keeps_its_promise_as_a_whole() -> None:
     wrong = 0
     for _ in range(300):
         states = [
-            judge(TwoSamples(independent(rng), independent(rng)), LIMIT, FALSE_ALARMS / 6).state
+            judge(TwoSamples.of(independent(rng), independent(rng)), LIMIT, FALSE_ALARMS / 6).state
             for _ in range(6)
         ]
         wrong += "regressed" in states

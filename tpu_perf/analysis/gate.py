@@ -159,8 +159,6 @@ def _judged(
     samples = step_samples(change.name, base, new, paired=comparison.paired)
     if samples is None:
         return Judgement(state="too few samples", because=change.note or "it has no samples")
-    if change.name in HIGHER_IS_BETTER:
-        samples = TwoSamples(1 / samples.base, 1 / samples.new, paired=samples.paired)
     found = judge(samples, limit, alpha)
     shared = _shared_machine(base, new)
     if shared and found.state in ("regressed", "improved"):
@@ -195,6 +193,13 @@ def judge(samples: TwoSamples, limit: float, alpha: float) -> Judgement:
     it rose by more than half of it, and the faster rounds have slowed as well.
     """
     if not samples.can_reach(alpha, "greater"):
+        if samples.smallest_p_measured <= alpha:
+            return Judgement(
+                state="not resolved",
+                because="steps resemble their neighbours so much that "
+                f"{max(samples.measured):,} of them are worth {max(sizes_of(samples))}: something "
+                "else was running",
+            )
         return Judgement(
             state="too few samples",
             because=f"{_sizes(samples)} cannot show anything at p < {alpha:.2g}; "
@@ -225,6 +230,10 @@ def judge(samples: TwoSamples, limit: float, alpha: float) -> Judgement:
 def fast(costs: Samples) -> float:
     """The cost of the faster rounds."""
     return float(np.quantile(costs, FAST_QUANTILE))
+
+
+def sizes_of(samples: TwoSamples) -> tuple[int, int]:
+    return samples.base.size, samples.new.size
 
 
 def _sizes(samples: TwoSamples) -> str:

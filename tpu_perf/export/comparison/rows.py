@@ -19,8 +19,8 @@ METRIC_HEAD = ("metric", "base", "new", "change", "95 %", "verdict")
 MOVED_HEAD = ("what", "lane", "", "base", "new", "moved", "verdict")
 GATE_HEAD = ("rung", "metric", "base", "new", "change", "95 %", "state")
 LEGEND = (
-    "m measured, d derived, p predicted, a assumed; change is new / base, of step times between "
-    "medians of rounds; worse and better mean p < 0.05"
+    "m measured, d derived, p predicted, a assumed; change is new / base, between rungs of one "
+    "ladder the median over rounds; worse and better mean p < 0.05"
 )
 #: States of a gate as a reader of a pull request scans them.
 MARKS = {"regressed": "❌", "within the limit": "✅", "improved": "✅"}

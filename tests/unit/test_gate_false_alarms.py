@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
+from scipy.signal import lfilter
 
 from tpu_perf.analysis.gate import FALSE_ALARMS, judge
 from tpu_perf.analysis.significance import TwoSamples
@@ -23,11 +24,8 @@ REAL_ROUNDS = np.array([7.87, 6.23, 9.13, 6.99, 7.63, 8.17, 6.37, 7.74, 7.45])
 def autoregressive(rng: np.random.Generator, size: int, phi: float, deviation: float) -> Series:
     """Step times around 100 ms whose deviations remember a share `phi` of the last one."""
     innovations = rng.normal(0, deviation * np.sqrt(1 - phi**2), size)
-    out = np.empty(size)
-    out[0] = rng.normal(0, deviation)
-    for i in range(1, size):
-        out[i] = phi * out[i - 1] + innovations[i]
-    return np.asarray(100 * np.exp(out))
+    innovations[0] = rng.normal(0, deviation)
+    return np.asarray(100 * np.exp(lfilter([1.0], [1.0, -phi], innovations)))
 
 
 def rounds_of(steps: Series, rounds: int, per_round: int, rungs: int) -> Series:

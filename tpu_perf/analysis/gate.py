@@ -35,6 +35,9 @@ FALSE_ALARMS = 0.01
 FAST_QUANTILE = 0.25
 
 
+#: Level at which a rise counts as shown to be less than the limit.
+SHOWN_WITHIN = 0.05
+
 State = Literal["regressed", "within the limit", "improved", "not resolved", "too few samples",
                 "unknown"]  # fmt: skip
 
@@ -190,7 +193,8 @@ def judge(samples: TwoSamples, limit: float, alpha: float) -> Judgement:
     """Whether costs (less is better) rose by more than `limit`, and by more than noise.
 
     Regressed: the median rose by more than the limit, a one-sided test finds at level `alpha` that
-    it rose by more than half of it, and the faster rounds have slowed as well.
+    it rose by more than half of it, and the faster rounds have slowed as well. Within the limit:
+    the same test finds that it rose by less.
     """
     if not samples.can_reach(alpha, "greater"):
         if samples.smallest_p_measured <= alpha:
@@ -218,8 +222,7 @@ def judge(samples: TwoSamples, limit: float, alpha: float) -> Judgement:
         )
     if samples.value < 1 and samples.p_value("less") < alpha:
         return Judgement(state="improved", because=told)
-    high = samples.ratio.high
-    if high is not None and high <= 1 + limit:
+    if samples.p_value("less", beyond=1 + limit) < SHOWN_WITHIN:
         return Judgement(state="within the limit", because=told)
     return Judgement(
         state="not resolved",

@@ -43,12 +43,13 @@ def correlation_time(series: Samples) -> float:
     ranks = rankdata(series)
     centred = ranks - ranks.mean()
     power = float(centred @ centred)
-    total = 0.0
-    for lag in range(1, series.size // 2 if power else 0):
-        found = float(centred[:-lag] @ centred[lag:]) / power
-        if found <= 0:
-            break
-        total += found
+    if power == 0:
+        return 1.0
+    correlations = (
+        np.correlate(centred, centred, "full")[series.size : series.size * 3 // 2] / power
+    )
+    ends = np.flatnonzero(correlations <= 0)
+    total = float(correlations[: ends[0] if ends.size else None].sum())
     return 1 + 2 * total
 
 
@@ -168,8 +169,8 @@ class TwoSamples:
         return self.smallest_p * (2 if tail == "two-sided" else 1) <= alpha
 
     def p_value(self, tail: Tail = "two-sided", beyond: float = 1.0) -> float:
-        """How probable a difference at least this large is where there is none; `greater`: where
-        new is not the greater, `beyond`: by this factor."""
+        """How probable a difference at least this large is where there is none; with `beyond`:
+        where new is this many times as large."""
         from scipy.stats import mannwhitneyu, wilcoxon
 
         if self._tested_in_pairs:

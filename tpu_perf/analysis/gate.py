@@ -131,7 +131,8 @@ def gate(
         for comparison in comparisons[0].rungs
         if all(comparison.name in [r.name for r in other.rungs] for other in comparisons)
     ]
-    alpha = FALSE_ALARMS / max(1, len(shared) * len(metrics))
+    tested = [name for name in metrics if name not in COUNTED]
+    alpha = FALSE_ALARMS / max(1, len(shared) * len(tested))
     checks = []
     for rung in shared:
         of_rung = [_rung(comparison, rung) for comparison in comparisons]

@@ -35,6 +35,7 @@ COUNTED = (
 )
 OF_CACHE = ("compile_count", "cache_hit_rate")
 HIGHER_IS_BETTER = ("tokens_per_second", "mfu", "cache_hit_rate", "speedup")
+NEAR_ZERO = ("loss_max_abs_diff", "grad_norm_max_rel_diff", "recorder_overhead")
 NO_DIRECTION = ("model_flops_per_step", "recorder_overhead")
 
 
@@ -79,6 +80,8 @@ def metric_change(name: str, base: RungRecord, new: RungRecord, *, paired: bool)
         if samples is not None:
             return _tested(name, before, after, samples)
     change = _ratio(before.value, after.value)
+    if name in NEAR_ZERO:
+        change = Metric.missing("x", "a ratio of two differences near 0 says nothing")
     if name in COUNTED:
         same = np.isclose(before.value, after.value, rtol=1e-9, atol=0)
         verdict: Verdict = "same" if same else directed(name, after.value - before.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +20,7 @@ from tpu_perf.analysis.metric_change import (
     MetricChange,
     step_samples,
 )
-from tpu_perf.analysis.run_comparison import COMPARED, RunComparison
+from tpu_perf.analysis.run_comparison import COMPARED, RunComparison, compare_runs
 from tpu_perf.analysis.run_summary import RunSummary
 from tpu_perf.analysis.rung_record import RungRecord
 from tpu_perf.analysis.significance import TwoSamples
@@ -77,7 +77,8 @@ _MILDEST: tuple[State, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """`limit`: the regression allowed, a fraction. `alpha`: level of each single test."""
+    """`limit`: the regression allowed, a fraction. `alpha`: level of each single test. Of the first
+    comparison, rungs that regressed say what moved."""
 
     limit: float
     alpha: float
@@ -124,7 +125,7 @@ def gate(
             f"unknown metric {', '.join(unknown)}", hint=f"known: {', '.join(COMPARED)}"
         )
     comparisons = tuple(
-        compare(base, new, rungs=rungs, force=force, metrics=metrics) for base in bases
+        compare(base, new, rungs=rungs, force=force, by=(), metrics=metrics) for base in bases
     )
     shared = [
         comparison.name
@@ -145,7 +146,26 @@ def gate(
             checks.append(
                 GateCheck(rung=rung, metric=metric, changes=changes, judgements=judgements)
             )
-    return Gate(limit=limit, alpha=alpha, checks=tuple(checks), comparisons=comparisons)
+    slower = {check.rung for check in checks if check.state == "regressed"}
+    return Gate(
+        limit=limit,
+        alpha=alpha,
+        checks=tuple(checks),
+        comparisons=(_with_moved(comparisons[0], slower), *comparisons[1:]),
+    )
+
+
+def _with_moved(comparison: LadderComparison, names: set[str]) -> LadderComparison:
+    """The comparison with what moved in these rungs; reading all events takes its time, and the
+    others need no explanation."""
+
+    def looked_into(run: RunComparison) -> RunComparison:
+        if run.name not in names:
+            return run
+        details = compare_runs(run.base, run.new, force=True, metrics=())
+        return replace(run, moved=details.moved)
+
+    return replace(comparison, rungs=tuple(looked_into(run) for run in comparison.rungs))
 
 
 def _rung(comparison: LadderComparison, name: str) -> RunComparison:

@@ -81,8 +81,8 @@ def op_table(
 ) -> OpTable:  # fmt: skip
     """Group what steady steps dispatched and executed. `step_s`: median step time in seconds."""
     host = dispatches(tables)
-    work_labels = _labels(by, measured.rows, tables, details)
-    host_labels = _labels(by, host, tables, details)
+    work_labels = labels(by, measured.rows, tables, details)
+    host_labels = labels(by, host, tables, details)
     steps = max(1, measured.steps)
     sums = _sums(measured.rows, work_labels)
     of_host = host.assign(label=host_labels).groupby("label")["self_ns"].agg(["size", "sum"])
@@ -141,7 +141,8 @@ def _sums(rows: pd.DataFrame, labels: pd.Series[str]) -> pd.DataFrame:
     return sums
 
 
-def _labels(by: By, rows: pd.DataFrame, tables: RunTables, details: RunDetails) -> pd.Series[str]:
+def labels(by: By, rows: pd.DataFrame, tables: RunTables, details: RunDetails) -> pd.Series[str]:
+    """The group of every row of ops or dispatches; `rows` has the column that `by` needs."""
     if by == "op":
         return _mapped(rows["op"], lambda op: base_name(str(op)).removeprefix("aten::"))
     if by == "category":
@@ -168,8 +169,9 @@ def _labels(by: By, rows: pd.DataFrame, tables: RunTables, details: RunDetails) 
 
 
 def _mapped(column: pd.Series, label: Callable[[object], str]) -> pd.Series[str]:
-    known = {value: label(value) for value in column.unique()}
-    return pd.Series([known[value] for value in column], index=column.index, dtype="object")
+    codes, distinct = pd.factorize(column, use_na_sentinel=False)
+    known = np.array([label(value) for value in distinct], dtype=object)
+    return pd.Series(known[codes], index=column.index, dtype="object")
 
 
 class _RowMaker:

@@ -175,7 +175,7 @@ import torch
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 data = torch.utils.data.TensorDataset(torch.from_numpy(numpy.ones((16, 4), "float32")))
-for (x,) in torch.utils.data.DataLoader(data, batch_size=2, shuffle=True):
+for (x,) in torch.utils.data.DataLoader(data, batch_size=2, shuffle=True, num_workers=1):
     with torch.profiler.record_function("one_step"):
         loss = (model(x) ** 2).mean()
         optimizer.zero_grad()

@@ -4,12 +4,15 @@ What names a device in a call is changed on the way in: `torch.zeros(..., device
 `.to("cpu")`, `.cuda()`. Parameters and buffers of modules live on the device from the start, for
 scripts that name no device at all. Other tensors without a device stay on the host, as data sets
 should; one that meets a tensor on the device is moved there first, as the script's own
-`.to(device)` would have done. `.cpu()`, `.numpy()` and `.tolist()` still bring values to the host.
+`.to(device)` would have done. `.cpu()`, `.numpy()` and `.tolist()` of a tensor still bring values to
+the host; a module stays.
 """
 
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +24,8 @@ from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_map_only
 
 _FROM = ("cuda", "cpu")
+#: Torch's own code names the device of a tensor that it has; it asks for nothing.
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 _TPU = torch.device("tpu")
 #: What brings a value to the host, by intent.
 _TO_HOST = (torch.Tensor.cpu, torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.item)
@@ -43,10 +48,11 @@ class _Redirect(TorchFunctionMode):
             return func(*args, **kwargs)
         if func is torch.Tensor.cuda:
             return args[0].to(_TPU)
-        kwargs = {name: _moved(value) if name == "device" else value
-                  for name, value in kwargs.items()}  # fmt: skip
+        asked = not sys._getframe(1).f_code.co_filename.startswith(_TORCH)
+        if asked:
+            kwargs = _with_device(kwargs)
         if func is torch.Tensor.to:
-            args = tuple(_moved(value) for value in args)
+            args = tuple(_moved(value) for value in args) if asked else args
         elif func in self._factories:
             generator = kwargs.get("generator")
             on_host = generator is not None and generator.device.type == "cpu"
@@ -56,6 +62,10 @@ class _Redirect(TorchFunctionMode):
         elif any(_on_tpu(value) for value in _tensors(args, kwargs)):
             args, kwargs = tree_map_only(torch.Tensor, _to_tpu, (args, kwargs))
         return func(*args, **kwargs)
+
+
+def _with_device(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: _moved(value) if name == "device" else value for name, value in kwargs.items()}
 
 
 def _outside(compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,7 +163,12 @@ def redirected() -> Iterator[None]:
         made = compile_function(self, function)
         return made if isinstance(made, torch.nn.Module) else _outside(made)
 
+    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return module_to(self, *(_moved(value) for value in args), **_with_device(kwargs))
+
     of_modules: dict[str, Any] = {
+        "to": to,
+        "cpu": lambda self: self,
         "cuda": lambda self, device=None: module_to(self, _TPU),
         "register_parameter": register_parameter,
         "register_buffer": register_buffer,

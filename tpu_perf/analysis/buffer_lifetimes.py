@@ -49,24 +49,20 @@ class Phases:
 def phases_of(tables: RunTables, details: RunDetails) -> Phases:
     """Phases from the sites of dispatches; a dispatch of unknown site tells nothing."""
     events = tables.events("dispatch").sort_values("t_start_ns")
-    known = [
-        (int(moment), site.phase)
-        for moment, number in zip(events["t_start_ns"], events["site"], strict=True)
-        if (site := details.site(int(number))) is not None
-    ]
-    times = np.asarray([moment for moment, _ in known], np.int64)
-    return Phases(times_ns=times, phases=tuple(phase for _, phase in known))
+    phases = {number: site.phase for number, site in details.sites.items()}
+    known = events["site"].map(phases).dropna()
+    times = events["t_start_ns"][known.index].to_numpy(np.int64)
+    return Phases(times_ns=times, phases=tuple(known))
 
 
-def lifetimes(tables: RunTables, details: RunDetails) -> pd.DataFrame:
-    """One row per allocation: buffer, nbytes, t_start_ns, t_end_ns (NEVER if not released),
-    step, end_step (-1), site, phase, end_phase, group, name.
+def lifetimes(events: pd.DataFrame, tables: RunTables, details: RunDetails) -> pd.DataFrame:
+    """One row per allocation among these memory events: buffer, nbytes, t_start_ns, t_end_ns
+    (NEVER if not released), step, end_step (-1), site, phase, end_phase, group, name.
 
     Memory events are paired by `buffer`. A release without an allocation is a buffer from before
     the recording, alive from the beginning. Phases are those of the events' sites; a release that
     has none has the phase of the last dispatch before it.
     """
-    events = tables.events("memory")
     events = events[events["buffer"] >= 0].sort_values("t_ns", kind="stable")
     when = phases_of(tables, details)
     rows: list[list[object]] = []

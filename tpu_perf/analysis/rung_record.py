@@ -34,6 +34,7 @@ class RunTables:
     def __init__(self, stored: StoredRun) -> None:
         self._stored = stored
         self._events: dict[str, pd.DataFrame] = {}
+        self._timed_events: dict[str, pd.DataFrame] = {}
 
     def events(self, kind: str) -> pd.DataFrame:
         if kind not in self._events:
@@ -67,8 +68,10 @@ class RunTables:
 
     def timed_events(self, kind: str) -> pd.DataFrame:
         """Events of the steps that count."""
-        events = self.events(kind)
-        return events[events["step"].isin(self.timed["step"])]
+        if kind not in self._timed_events:
+            events = self.events(kind)
+            self._timed_events[kind] = events[events["step"].isin(self.timed["step"])]
+        return self._timed_events[kind]
 
     @property
     def has_programs(self) -> bool:

@@ -14,8 +14,9 @@ from tpu_perf.record.run import Run
 from tpu_perf.record.store import RunWriter, arrow_schema, table_of_rows
 
 OPS = 480
-#: Of a step: a dispatch and an execute for each op, an allocation and a release for each.
-EVENTS_PER_STEP = 4 * OPS
+#: Of a step, for each op: a dispatch, an execute, an allocation and a release of a temporary, and
+#: an allocation in the first half of the step that the second half releases, last one first.
+EVENTS_PER_STEP = 5 * OPS
 OP_NS, GAP_NS = 40_000, 10_000
 STEP_NS = OPS * (OP_NS + GAP_NS) + 1_000_000
 BUFFER_BYTES = 4_096
@@ -50,23 +51,35 @@ def write_large_run(directory: Path, events: int = 1_000_000) -> Path:
     zero = np.zeros_like(begin)
     tier = np.where(step == 0, int(Tier.COMPILED), int(Tier.MEMORY))
     dispatch = {
-        **{"t_start_ns": begin, "t_end_ns": begin + OP_NS, "op": op % len(NAMES), "program": op},
-        **{"step": step, "site": op, "thread": zero},
+        "t_start_ns": begin,
+        "t_end_ns": begin + OP_NS,
+        "op": op % len(NAMES),
+        "program": op,
+        "step": step,
+        "site": op,
+        "thread": zero,
     }
     execute = {
-        **{"t_start_ns": begin + 5_000, "t_end_ns": begin + OP_NS - 5_000, "program": op},
-        **{"tier": tier, "step": step},
+        "t_start_ns": begin + 5_000,
+        "t_end_ns": begin + OP_NS - 5_000,
+        "program": op,
+        "tier": tier,
+        "step": step,
     }
-    held = np.minimum(op + 1, OPS - op) * BUFFER_BYTES
+    forward = op < OPS // 2
+    kept = np.where(forward, op + 1, OPS - 1 - op) * BUFFER_BYTES
     memory = {
-        "t_ns": np.concatenate([begin + 6_000, begin + 38_000]),
-        "delta_bytes": np.concatenate([zero + BUFFER_BYTES, zero - BUFFER_BYTES]),
-        "live_bytes": np.concatenate([held + BUFFER_BYTES, held]),
-        "step": np.concatenate([step, step]),
-        "buffer": np.concatenate([op, op]),
-        "site": np.concatenate([op, zero - 1]),
-    }
-    for number, chosen in enumerate(np.array_split(np.arange(steps), 20)):
+        "t_ns": np.concatenate([begin + 6_000, begin + 7_000, begin + 38_000]),
+        "delta_bytes": np.concatenate(
+            [np.where(forward, BUFFER_BYTES, -BUFFER_BYTES), zero + BUFFER_BYTES,
+             zero - BUFFER_BYTES]
+        ),
+        "live_bytes": np.concatenate([kept, kept + BUFFER_BYTES, kept]),
+        "step": np.tile(step, 3),
+        "buffer": np.concatenate([np.where(forward, op, OPS - 1 - op), OPS + op, OPS + op]),
+        "site": np.concatenate([np.where(forward, op, -1), op, zero - 1]),
+    }  # fmt: skip
+    for chosen in np.array_split(np.arange(steps), 20):
         if not len(chosen):
             continue
         part = slice(chosen[0] * OPS, (chosen[-1] + 1) * OPS)
@@ -78,7 +91,6 @@ def write_large_run(directory: Path, events: int = 1_000_000) -> Path:
                 "memory": _table("memory", {k: v[both] for k, v in memory.items()}),
             }
         )
-        assert number < 20
     writer.write_steps(
         table_of_rows(
             STEP_COLUMNS,
@@ -99,12 +111,13 @@ def write_large_run(directory: Path, events: int = 1_000_000) -> Path:
         )
     )
     sites = [
-        (n, "model.py", 10 + n % 40, "forward", f"layers.{n * LAYERS // OPS}.{'attn' if n % 2 else 'mlp'}",
-         "Attention" if n % 2 else "Mlp", "forward" if n < OPS // 2 else "backward", "")
+        (n, "model.py", 10 + n % 40, "forward",
+         f"layers.{n * LAYERS // OPS}.{'attn' if n % 2 else 'mlp'}", "Attention" if n % 2 else "Mlp",
+         "forward" if n < OPS // 2 else "backward", "")
         for n in range(OPS)
     ]  # fmt: skip
     ops = [(n, 0, NAMES[n % len(NAMES)], -1, n) for n in range(OPS)]
-    for name, rows in {"sites": sites, "program_ops": ops}.items():
-        writer.write_detail(name, table_of_rows(DETAIL_TABLES[name], rows))
+    writer.write_detail("sites", table_of_rows(DETAIL_TABLES["sites"], sites))
+    writer.write_detail("program_ops", table_of_rows(DETAIL_TABLES["program_ops"], ops))
     run = Run(plan=plan(directory.name), environment=ENVIRONMENT, status="ok", facts=FACTS)
     return writer.finish(run)

@@ -21,6 +21,7 @@ from tpu_perf.record.store import (
     PARTIAL_SUFFIX,
     RUN_FILE,
     StoredRun,
+    StoredTables,
     load_ladder,
     load_run,
 )
@@ -31,7 +32,7 @@ NS = 1e-9  # one nanosecond in seconds
 class RunTables:
     """The tables of a run, each read at most once."""
 
-    def __init__(self, stored: StoredRun) -> None:
+    def __init__(self, stored: StoredTables) -> None:
         self._stored = stored
         self._events: dict[str, pd.DataFrame] = {}
         self._timed_events: dict[str, pd.DataFrame] = {}

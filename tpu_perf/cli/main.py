@@ -14,7 +14,18 @@ from typing import Annotated
 import typer
 
 import tpu_perf
-from tpu_perf.cli import analyze, cache, doctor, export, import_capture, ladder, schema, show, xprof
+from tpu_perf.cli import (
+    analyze,
+    cache,
+    dashboard,
+    doctor,
+    export,
+    import_capture,
+    ladder,
+    schema,
+    show,
+    xprof,
+)
 from tpu_perf.errors import ExitCode, TpuPerfError
 
 INTERRUPTED = 130  # what shells expect of a command that Ctrl-C ended
@@ -34,6 +45,7 @@ app = typer.Typer(
 )
 app.command("ladder")(ladder.ladder)
 app.command("show")(show.show)
+app.command("dashboard")(dashboard.dashboard)
 app.command("export")(export.export)
 app.command("xprof")(xprof.xprof)
 app.command("import")(import_capture.import_capture)

@@ -1,0 +1,138 @@
+"""Text of runs as text: escaped for Streamlit's Markdown and for the HTML of tables."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import urlencode
+
+import streamlit as st
+
+from tpu_perf.errors import TpuPerfError
+from tpu_perf.export.report.rung_tables import Cell
+
+#: The longest text of a run that a page shows in one place.
+MAX_LENGTH = 2_000
+_PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+
+STYLE = """
+<style>
+.tp { font-size: 0.9rem; }
+.tp table { border-collapse: collapse; min-width: 60%; }
+.tp caption { text-align: left; font-weight: 600; padding: 0.2rem 0; }
+.tp th, .tp td { padding: 0.3rem 0.9rem 0.3rem 0; text-align: right; vertical-align: top;
+  border-bottom: 1px solid color-mix(in srgb, currentColor 14%, transparent);
+  font-variant-numeric: tabular-nums; }
+.tp thead th { font-weight: 600; border-bottom-width: 2px; white-space: nowrap; }
+.tp tbody th { font-weight: 400; }
+.tp .left, .tp tbody th { text-align: left; }
+.tp td.left, .tp tbody th { overflow-wrap: anywhere; min-width: 6rem; }
+.tp tbody th { min-width: 9rem; }
+.tp .interval { display: block; font-size: 0.78em; opacity: 0.75; white-space: nowrap; }
+.tp .value { white-space: nowrap; }
+.tp abbr { text-decoration: none; opacity: 0.75; font-size: 0.8em; margin-left: 0.25em;
+  cursor: help; }
+.tp abbr.missing { font-size: 1em; text-decoration: underline dotted; }
+.tp a { color: inherit; text-decoration: underline; text-underline-offset: 2px; }
+.tp .scroll { overflow-x: auto; }
+.tp a:focus-visible, .tp .scroll:focus-visible { outline: 2px solid currentColor;
+  outline-offset: 2px; }
+.tp dt { font-weight: 600; overflow-wrap: anywhere; }
+.tp dd { margin: 0 0 0.6rem 0; overflow-wrap: anywhere; }
+.tp .muted { opacity: 0.75; }
+</style>
+"""
+
+
+def clipped(text: object) -> str:
+    """At most MAX_LENGTH characters, without what a screen cannot show."""
+    shown = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}"
+                    for c in str(text)[: MAX_LENGTH + 1])  # fmt: skip
+    return shown if len(shown) <= MAX_LENGTH else shown[:MAX_LENGTH] + "..."
+
+
+def plain(text: object) -> str:
+    """Text that Markdown shows literally: no formatting, links, images, icons or formulas."""
+    return _PUNCTUATION.sub(r"\\\1", clipped(text)).replace("\n", "  \n")
+
+
+def escaped(text: object) -> str:
+    return html.escape(clipped(text))
+
+
+def url(page: str, **parameters: str | int | float | None) -> str:
+    """A link to a page of this app with its state; what is None stays out."""
+    given = {name: value for name, value in parameters.items() if value is not None}
+    return f"{page}?{urlencode(given)}" if given else page
+
+
+def link(text: object, page: str, **parameters: str | int | float | None) -> str:
+    """The same as an HTML anchor, for cells of `table` that are marked as HTML."""
+    return f'<a href="{html.escape(url(page, **parameters))}">{escaped(text)}</a>'
+
+
+class Html(str):
+    """Markup that a page made itself, not to be escaped again."""
+
+
+def number(cell: Cell) -> Html:
+    """A figure with its interval and the letter of its provenance, or why it is missing."""
+    if not cell.provenance:
+        reason = escaped(cell.reason or "unknown")
+        return Html(f'<abbr class="missing" title="{reason}" tabindex="0">{cell.text}</abbr>')
+    title = escaped(f"{cell.provenance}: {cell.reason}" if cell.reason else cell.provenance)
+    interval = f'<span class="interval">{escaped(cell.interval)}</span>' if cell.interval else ""
+    return Html(
+        f'<span class="value">{escaped(cell.text)}<abbr title="{title}">'
+        f"{escaped(cell.provenance[0])}</abbr></span>{interval}"
+    )
+
+
+def table(
+    caption: str, head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1
+) -> None:
+    """Show a table whose first `left` columns are set flush left; only `Html` is not escaped."""
+
+    def cell(value: object, column: int) -> str:
+        shown = value if isinstance(value, Html) else escaped(value)
+        flush = ' class="left"' if column < left else ""
+        return (
+            f'<th scope="row" class="left">{shown}</th>'
+            if column == 0
+            else f"<td{flush}>{shown}</td>"
+        )
+
+    titles = "".join(
+        f'<th scope="col" class="{"left" if column < left else "right"}">{escaped(title)}</th>'
+        for column, title in enumerate(head)
+    )
+    body = "".join(
+        f"<tr>{''.join(cell(value, column) for column, value in enumerate(row))}</tr>"
+        for row in rows
+    )
+    st.html(
+        f'<div class="tp"><div class="scroll" tabindex="0" role="region" '
+        f'aria-label="{escaped(caption)}"><table><caption>{escaped(caption)}</caption>'
+        f"<thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div></div>"
+    )
+
+
+def terms(entries: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
+    """Show names with sentences about them."""
+    pairs = entries.items() if isinstance(entries, Mapping) else entries
+    items = "".join(f"<dt>{escaped(term)}</dt><dd>{escaped(text)}</dd>" for term, text in pairs)
+    st.html(f'<div class="tp"><dl>{items}</dl></div>')
+
+
+def provenance_legend() -> None:
+    st.caption(
+        "**m** measured, **d** derived, **p** predicted, **a** assumed; small figures are 95 % "
+        "intervals; – is not known, and says why when pointed at"
+    )
+
+
+def problem(error: TpuPerfError) -> None:
+    """Say what is wrong and what to do; the page goes on."""
+    hint = f"  \n{plain(error.hint)}" if error.hint else ""
+    st.error(plain(error.message) + hint, icon=":material/error:")

@@ -23,7 +23,7 @@ from .rung_timeline import ALL_OTHERS, CATEGORY_COLOURS
 
 #: Nodes that an icicle shows; of more, the smallest ops are summed up in their module.
 MAX_NODES = 1_500
-TOP_ROWS = 40
+TOP_ROWS = 25
 HOST, DEVICE = "host time", "device time"
 TABLE_MEASURES = (
     "calls", "runs", "host_time", "device_time", "share", "hardware_flops", "boundary_bytes",
@@ -86,7 +86,10 @@ def icicle(nodes: Sequence[Node], what: str) -> Figure | None:
                 "labels": [shown(node.label) for node in kept],
                 "values": [node.own_s * 1e3 for node in kept],
                 "branchvalues": "remainder",
-                "marker": {"colors": [_colour(node) for node in kept], "line": {"width": 1}},
+                "marker": {
+                    "colors": [_colour(node) for node in kept],
+                    "line": {"width": 1, "color": "rgba(128,128,128,0.7)"},
+                },
                 "texttemplate": "%{label} %{percentRoot:.1%}",
                 "hovertemplate": "%{label}<br>%{value:.4g} ms of its own<br>"
                 "%{percentRoot:.2%} of the step's, %{percentParent:.1%} of its parent"

@@ -27,7 +27,7 @@ KIND_COLOURS = {
     "steps": GREY,
     "annotation": "#56B4E9",
     "flush": "#F0E442",
-    "execute": "#0072B2",
+    "execute": "#AA4499",
     "compile": "#D55E00",
     "transfer": "#CC79A7",
     "sync": "#999933",
@@ -227,6 +227,7 @@ def _trace(
         },
         "customdata": words,
         "hovertemplate": "%{customdata}<extra>%{y}</extra>",
+        "showlegend": kind in CATEGORY_COLOURS,  # a lane's name says what the others are
         "selected": {"marker": {"opacity": 1}},
         "unselected": {"marker": {"opacity": 1}},
     }

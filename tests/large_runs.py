@@ -112,7 +112,8 @@ def write_large_run(directory: Path, events: int = 1_000_000) -> Path:
     )
     sites = [
         (n, "model.py", 10 + n % 40, "forward",
-         f"layers.{n * LAYERS // OPS}.{'attn' if n % 2 else 'mlp'}", "Attention" if n % 2 else "Mlp",
+         f"layers.{n * LAYERS // OPS}.{'attn' if n % 2 else 'mlp'}",
+         "Attention" if n % 2 else "Mlp",
          "forward" if n < OPS // 2 else "backward", "")
         for n in range(OPS)
     ]  # fmt: skip

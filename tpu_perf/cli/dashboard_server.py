@@ -31,6 +31,7 @@ SETTINGS: dict[str, str | tuple[str, ...]] = {
     "client.showErrorLinks": "false",
     "runner.magicEnabled": "false",
     "theme.baseFontSize": "15",
+    "theme.paddingTop": "1.5rem",
     "theme.light.primaryColor": "#005A8F",
     "theme.dark.primaryColor": "#6CC0F0",
     "theme.headingFontSizes": '["2rem", "1.6rem", "1.3rem"]',

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> None:
     that starts ladders."""
     directory = Directory(Path(next((a for a in arguments if not a.startswith("--")), ".")))
     pages = [
-        st.Page(_page(show, directory), title=title, url_path=path, default=path == "ladders")
+        st.Page(guarded(show, directory), title=title, url_path=path, default=path == "ladders")
         for path, (title, show) in PAGES.items()
         if path != "run" or NO_RUN not in arguments
     ]
@@ -40,7 +40,9 @@ def main(arguments: Sequence[str]) -> None:
     chosen.run()
 
 
-def _page(show: Callable[[Directory], None], directory: Directory) -> Callable[[], None]:
+def guarded(show: Callable[[Directory], None], directory: Directory) -> Callable[[], None]:
+    """A page that says what is wrong with what it was asked to show, instead of failing."""
+
     def page() -> None:
         try:
             show(directory)

@@ -47,6 +47,10 @@ class StoredRunError(TpuPerfError):
     """A run or ladder directory is missing, half-written or of a schema we cannot read."""
 
 
+class NotComparable(StoredRunError):
+    """Two runs differ in what a comparison must hold fixed; the message lists it."""
+
+
 class ExportMismatch(TpuPerfError):
     """A file that was just written does not read back as what was to be written."""
 

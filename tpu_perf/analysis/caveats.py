@@ -21,6 +21,8 @@ from tpu_perf.record.run import Environment
 MAX_SPREAD = 0.10
 MAX_EXTREME = 0.50
 MIN_SAMPLES = 10
+#: Where other processes took more of all cores' time than this, times are not the code's alone.
+MAX_OTHERS = 0.10
 #: A fenced step cannot be shorter than the device's work in it; this much is measuring error.
 FENCE_SLACK = 0.8
 
@@ -39,6 +41,7 @@ TOPICS = (
     "never breaks even",
     "MFU refused",
     "environment",
+    "shared machine",
     "damaged tables",
 )
 
@@ -53,6 +56,7 @@ def warnings_of(rung: RungRecord, baseline: RungRecord | None) -> tuple[str, ...
     """All warnings of a measured rung. Its metrics must have been computed."""
     return (
         *_samples(rung.measured),
+        *_shared_machine(rung),
         *_late_compiles(rung.measured),
         *(f"numerics: {sentence}" for sentence in outside_tolerance(rung.facts)),
         *_losses_not_comparable(rung),
@@ -75,6 +79,15 @@ def _samples(tables: RunTables) -> Iterator[str]:
         found.append(f"most extreme step {extreme:.0%} off the median (limit {MAX_EXTREME:.0%})")
     if found:
         yield f"unstable samples: {', '.join(found)}; something else may be running here"
+
+
+def _shared_machine(rung: RungRecord) -> Iterator[str]:
+    share = rung.facts.other_cpu_share
+    if share is not None and share > MAX_OTHERS:
+        yield (
+            f"shared machine: other processes took {share:.0%} of its CPU time in the timed rounds "
+            f"(limit {MAX_OTHERS:.0%}); step times are theirs as well"
+        )
 
 
 def _late_compiles(tables: RunTables) -> Iterator[str]:

@@ -78,8 +78,8 @@ def op_table(
 ) -> OpTable:  # fmt: skip
     """Group what steady steps dispatched and executed. `step_s`: median step time in seconds."""
     host = dispatches(tables)
-    work_labels = _labels(by, measured.rows, tables, details)
-    host_labels = _labels(by, host, tables, details)
+    work_labels = labels(by, measured.rows, tables, details)
+    host_labels = labels(by, host, tables, details)
     steps = max(1, measured.steps)
     sums = _sums(measured.rows, work_labels)
     of_host = host.assign(label=host_labels).groupby("label")["self_ns"].agg(["size", "sum"])
@@ -138,7 +138,8 @@ def _sums(rows: pd.DataFrame, labels: pd.Series[str]) -> pd.DataFrame:
     return sums
 
 
-def _labels(by: By, rows: pd.DataFrame, tables: RunTables, details: RunDetails) -> pd.Series[str]:
+def labels(by: By, rows: pd.DataFrame, tables: RunTables, details: RunDetails) -> pd.Series[str]:
+    """The group of every row of ops or dispatches; `rows` has the column that `by` needs."""
     if by == "op":
         return _mapped(rows["op"], lambda op: base_name(str(op)).removeprefix("aten::"))
     if by == "category":

@@ -17,11 +17,15 @@ import tpu_perf
 from tpu_perf.cli import (
     analyze,
     cache,
+    compare,
     dashboard,
     doctor,
     export,
+    gate,
+    history,
     import_capture,
     ladder,
+    report,
     schema,
     show,
     xprof,
@@ -50,6 +54,10 @@ app.command("export")(export.export)
 app.command("xprof")(xprof.xprof)
 app.command("import")(import_capture.import_capture)
 app.command("analyze")(analyze.analyze)
+app.command("history")(history.history)
+app.command("report")(report.report)
+app.command("compare")(compare.compare)
+app.command("gate")(gate.gate)
 app.add_typer(cache.app, name="cache")
 app.command("schema")(schema.schema)
 app.command("doctor")(doctor.doctor)

@@ -21,9 +21,11 @@ from tpu_perf.record.ladder import Ladder
 FILE_NAME = "report.html"
 
 
-def write(directory: Path) -> Path:
-    """Write report.html. A reader sees the old file or the new one, never half of it."""
-    path = directory / FILE_NAME
+def write(directory: Path, out: Path | None = None) -> Path:
+    """Write report.html into the ladder, or into the directory `out`. A reader sees the old file or
+    the new one, never half of it."""
+    path = (out or directory) / FILE_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{FILE_NAME}.{os.getpid()}.tmp")
     temporary.write_text(page(directory), encoding="utf-8")
     os.replace(temporary, path)

@@ -20,6 +20,7 @@ from tpu_perf.record.plan import Plan
 from tpu_perf.record.run import Facts, Run
 from tpu_perf.record.store import RunWriter, table_of_rows
 from tpu_perf.recorder import Recorder, record_into
+from tpu_perf.recorder.machine_load import OtherLoad
 from tpu_perf.workloads.interface import WORKLOADS
 
 _PROBE_STEPS = 3
@@ -56,6 +57,7 @@ class RungJob:
         self._writer = RunWriter(directory)
         self._started_at = started_at
         self._recorder = Recorder()
+        self._others = OtherLoad()
         self._rows: list[tuple[Any, ...]] = []
         self._losses: list[float] = []
         self._norms: list[float] = []
@@ -122,13 +124,14 @@ class RungJob:
         if index % 2:
             blocks.reverse()
         seconds = []
-        for phase, count in blocks:
-            for _ in range(count):
-                took, compiled = self._step(phase, index)
-                if phase == "timed" and compiled:
-                    self._late_miss(index, compiled)
-                elif phase == "timed":
-                    seconds.append(took)
+        with self._others.watching():
+            for phase, count in blocks:
+                for _ in range(count):
+                    took, compiled = self._step(phase, index)
+                    if phase == "timed" and compiled:
+                        self._late_miss(index, compiled)
+                    elif phase == "timed":
+                        seconds.append(took)
         self.save_tables()
         gc.collect()  # in the pause, so that it falls into no timed step
         self._parent.reply("round_done", round=index, seconds=median(seconds) if seconds else None)
@@ -152,6 +155,7 @@ class RungJob:
             hbm_peak_bytes=session.peak_bytes(),
             dropped_events=self._recorder.dropped_events,
             recorder_ns_per_event=self._recorder.cost_per_event_ns(),
+            other_cpu_share=self._others.share,
             source={**self.facts.source, **session.notes(), **command["source"]},
         )
         run = Run(

@@ -69,6 +69,7 @@ class Facts:
     hbm_peak_bytes: int | None = None
     dropped_events: int = 0
     recorder_ns_per_event: float | None = None
+    other_cpu_share: float | None = None  # of all cores' time, by other processes, in timed rounds
     source: Mapping[str, str] = field(default_factory=dict)  # free notes: name -> sentence
 
     def to_json(self) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Comparisons and gates on the terminal, as Markdown and as JSON."""

@@ -36,7 +36,7 @@ def show(figure: Figure | None, absent: str, *, heading: bool = True) -> None:
 def draw(figure: Figure, **options: Any) -> Any:
     """The chart alone; `options` go to `st.plotly_chart`."""
     document = {"data": figure.data, "layout": {**figure.layout, "height": figure.height}}
-    themed = json.loads(json.dumps(document).replace(TEXT_COLOUR, text_colour()))
+    themed = json.loads(json.dumps(document, default=str).replace(TEXT_COLOUR, text_colour()))
     return st.plotly_chart(
         themed,
         key=options.pop("key", f"chart-{figure.id}"),

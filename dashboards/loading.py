@@ -94,7 +94,7 @@ class OpenLadder:
 def run_of(directory: Directory, path: str) -> OpenRun:
     """Raises StoredRunError for what is missing, damaged or outside DIR."""
     found = directory.run(path)
-    return _run(found, _fingerprint(found))
+    return _run(found, fingerprint(found))
 
 
 @st.cache_resource(max_entries=KEPT_RUNS, show_spinner=False)
@@ -106,11 +106,11 @@ def ladder_of(directory: Directory, path: str) -> OpenLadder:
     """Raises StoredRunError if ladder.json itself cannot be read; rungs say what is wrong."""
     found = directory.ladder(path)
     ladder = load_ladder(found)
-    seen: list[tuple[str, int, int]] = [*_fingerprint(found)]
+    seen: list[tuple[str, int, int]] = [*fingerprint(found)]
     for rung in ladder.rungs:
         if (problem := refused(directory, path, rung.run)) is None:
             run = found / rung.run
-            seen += [*_fingerprint(run), *_fingerprint(run.with_name(run.name + PARTIAL_SUFFIX))]
+            seen += [*fingerprint(run), *fingerprint(run.with_name(run.name + PARTIAL_SUFFIX))]
         else:
             seen.append((problem.message, 0, 0))
     return _ladder(directory.root, path, tuple(seen))
@@ -176,7 +176,7 @@ def ladder_around(directory: Directory, run: str) -> str | None:
     return None
 
 
-def _fingerprint(directory: Path) -> Fingerprint:
+def fingerprint(directory: Path) -> Fingerprint:
     """Changes when a document or a table of the directory does."""
     out = []
     for name in (LADDER_FILE, RUN_FILE, "steps.parquet", "events"):

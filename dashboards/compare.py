@@ -12,6 +12,7 @@ from tpu_perf.analysis import quantities
 from tpu_perf.analysis.moved_time import Moved
 from tpu_perf.analysis.run_comparison import RunComparison, compare_runs
 from tpu_perf.analysis.rung_record import durations
+from tpu_perf.errors import NotComparable
 from tpu_perf.export.comparison import rows
 from tpu_perf.export.report.figures import COLOURS, GREY, Figure, layout, shown, time_unit
 from tpu_perf.record.store import load_run
@@ -51,7 +52,11 @@ def show(directory: Directory) -> None:
         key="force",
         bind="query-params",
     )
-    found = _compared(*places, force, marks)
+    try:
+        found = _compared(*places, force, marks)
+    except NotComparable as error:
+        text.problem(NotComparable(error.message, hint="Tick the box above to compare them."))
+        return
     _show(found, before, after)
 
 
@@ -72,10 +77,9 @@ def _show(found: RunComparison, before: OpenRun, after: OpenRun) -> None:
             "They differ in what decides how fast a step is, so the ratios say little of the code.",
             icon=":material/warning:",
         )
-    for note in rows.notes(found):
-        st.caption(text.plain(note))
-    text.table("Metrics, new against base", rows.METRIC_HEAD, rows.metric_rows(found))
+    text.table("Metrics, new against base", rows.METRIC_HEAD, rows.metric_rows(found), words=(5,))
     st.caption(text.plain(rows.LEGEND))
+    st.markdown("\n".join(f"- {text.plain(note)}" for note in rows.notes(found)))
     charts.show(step_times(before, after), "One of the runs has no timed step without compiles.")
     for by in ("op", "module"):
         moved = [one for one in found.moved if one.by == by and one.difference_s]
@@ -199,4 +203,5 @@ def _moved_table(moved: Sequence[Moved], by: str) -> None:
             for one in top
         ],
         left=2,
+        words=(6,),
     )

@@ -66,6 +66,7 @@ def _table(metric: str, chosen: tuple[HistorySeries, ...]) -> None:
          "environment, and what changed in it"),
         [_row(metric, *row) for row in rows[:TABLE_ROWS]],
         left=2,
+        words=(4, 5),
     )  # fmt: skip
     text.provenance_legend()
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import PurePath
 
 import streamlit as st
 
 from tpu_perf.analysis.model_flops import peak_notes
 from tpu_perf.analysis.rung_record import RungRecord
+from tpu_perf.errors import StoredRunError
 from tpu_perf.export.html import workload_of
 from tpu_perf.export.json_document import environment_of
 from tpu_perf.export.report import rung_charts, rung_tables, series_charts
@@ -28,7 +30,12 @@ def show(directory: Directory) -> None:
         st.info("Choose a ladder on the page Ladders.")
         st.page_link(st.Page(lambda: None, title="Ladders", url_path="ladders"), label="Ladders")
         return
-    opened = ladder_of(directory, path)
+    try:
+        opened = ladder_of(directory, path)
+    except StoredRunError as error:
+        st.title(text.plain(PurePath(path).name or "Ladder"))
+        text.problem(error)
+        return
     _head(opened)
     for tab, section in zip(st.tabs(SECTIONS, key="section", bind="query-params"),
                             (_overview, _metrics, _numerics, _programs, _conditions),

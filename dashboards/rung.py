@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import PurePath
 
 import streamlit as st
 
@@ -45,7 +46,8 @@ def show(directory: Directory) -> None:
         opened = run_of(directory, path)
     except StoredRunError as error:
         if not _unfinished(directory, path):
-            raise error from None
+            st.title(text.plain(PurePath(path).name or "Rung"))
+            text.problem(error)
         return
     _head(opened, path, around)
     if opened.stored.run.status != "ok" and opened.tables.steps.empty:

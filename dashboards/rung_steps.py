@@ -40,6 +40,7 @@ def show(opened: OpenRun) -> None:
             )
             for name in METRIC_UNITS
         ],
+        words=(2,),
     )
     text.provenance_legend()
 
@@ -59,6 +60,7 @@ def _outliers(opened: OpenRun) -> None:
                 (one.step, quantities.seconds(one.seconds), f"{one.of_median:.2f}x", one.beside)
                 for one in found.outliers[:20]
             ],
+            words=(3,),
         )
 
 

@@ -90,13 +90,20 @@ def number(cell: Cell) -> Html:
 
 
 def table(
-    caption: str, head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1
+    caption: str,
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    left: int = 1,
+    words: Sequence[int] = (),
 ) -> None:
-    """Show a table whose first `left` columns are set flush left; only `Html` is not escaped."""
+    """Show a table; the first `left` columns and those in `words` are set flush left. All but
+    `Html` is escaped."""
+    flush_left = {*range(left), *words}
 
     def cell(value: object, column: int) -> str:
         shown = value if isinstance(value, Html) else escaped(value)
-        flush = ' class="left"' if column < left else ""
+        flush = ' class="left"' if column in flush_left else ""
         return (
             f'<th scope="row" class="left">{shown}</th>'
             if column == 0
@@ -104,7 +111,7 @@ def table(
         )
 
     titles = "".join(
-        f'<th scope="col" class="{"left" if column < left else "right"}">{escaped(title)}</th>'
+        f'<th scope="col"{" class=left" * (column in flush_left)}>{escaped(title)}</th>'
         for column, title in enumerate(head)
     )
     body = "".join(

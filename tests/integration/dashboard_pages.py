@@ -20,7 +20,7 @@ def _script(page: str, directory: str) -> None:
     guarded(PAGES[page][1], Directory(Path(directory)))()
 
 
-def page(name: str, directory: Path, **parameters: str) -> AppTest:
+def page(name: str, directory: Path, /, **parameters: str) -> AppTest:
     """The page as it first shows with these query parameters; it must not raise."""
     made = AppTest.from_function(_script, args=(name, str(directory)), default_timeout=TIMEOUT_S)
     for parameter, value in parameters.items():
@@ -39,5 +39,5 @@ def words(shown: AppTest) -> str:
         if isinstance(body, str) and body.startswith("<"):
             found.append(html.unescape(re.sub(r"<[^>]*>", " ", body)))
         elif isinstance(value, str):
-            found.append(re.sub(r"\\(\W)", r"\1", value))
+            found.append(re.sub(r"\\([^\w\s]|_)", r"\1", value))
     return "\n".join(found)

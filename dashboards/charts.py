@@ -9,6 +9,8 @@ import streamlit as st
 
 from tpu_perf.export.report.figures import TEXT_COLOUR, Figure
 
+from . import text
+
 #: Text colours that Streamlit's themes have; the browser says which theme it shows.
 _TEXT = {"light": "#31333F", "dark": "#FAFAFA"}
 CONFIG: dict[str, Any] = {
@@ -25,11 +27,11 @@ def text_colour() -> str:
 def show(figure: Figure | None, absent: str, *, heading: bool = True) -> None:
     """A chart under its title, with what it shows in words; `absent` where there is no data."""
     if figure is None:
-        st.info(absent)
+        text.message("info", absent)
         return
     if heading:
         st.subheader(figure.title)
-    st.caption(figure.description)
+    text.note(figure.description)
     draw(figure)
 
 

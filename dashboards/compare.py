@@ -33,7 +33,9 @@ def show(directory: Directory) -> None:
     st.title("Compare two runs")
     runs = listed_runs(directory)
     if len(runs) < 2:
-        st.info("There are fewer than two finished runs here, so there is nothing to compare.")
+        text.message(
+            "info", "There are fewer than two finished runs here, so there is nothing to compare."
+        )
         return
     base, new = st.columns(2)
     chosen = [
@@ -73,13 +75,13 @@ def _compared(
 
 def _show(found: RunComparison, before: OpenRun, after: OpenRun) -> None:
     if found.blocking:
-        st.warning(
+        text.message(
+            "warning",
             "They differ in what decides how fast a step is, so the ratios say little of the code.",
-            icon=":material/warning:",
         )
     text.table("Metrics, new against base", rows.METRIC_HEAD, rows.metric_rows(found), words=(5,))
-    st.caption(text.plain(rows.LEGEND))
-    st.markdown("\n".join(f"- {text.plain(note)}" for note in rows.notes(found)))
+    text.note(rows.LEGEND)
+    text.bullets(rows.notes(found))
     charts.show(step_times(before, after), "One of the runs has no timed step without compiles.")
     for by in ("op", "module"):
         moved = [one for one in found.moved if one.by == by and one.difference_s]

@@ -32,7 +32,7 @@ def show(directory: Directory) -> None:
     )  # fmt: skip
     found = metric_history(directory, str(metric))
     if not found.series:
-        st.info(f"There is no finished run under {text.plain(directory.root)} yet.")
+        text.message("info", f"There is no finished run under {directory.root} yet.")
         _unreadable(found)
         return
     ladders = sorted({series.ladder for series in found.series})
@@ -48,7 +48,7 @@ def show(directory: Directory) -> None:
         newest = [replace(one, points=one.points[-CHART_POINTS:]) for one in chosen]
         charts.show(chart(replace(found, series=tuple(newest))), "")
     else:
-        st.info("No run of this choice knows this metric; the table says why.")
+        text.message("info", "No run of this choice knows this metric; the table says why.")
     _table(found.metric, chosen)
     _unreadable(found)
 

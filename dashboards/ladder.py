@@ -27,13 +27,13 @@ def show(directory: Directory) -> None:
     path = st.query_params.get("ladder")
     if path is None:
         st.title("Ladder")
-        st.info("Choose a ladder on the page Ladders.")
+        text.message("info", "Choose a ladder on the page Ladders.")
         st.page_link(st.Page(lambda: None, title="Ladders", url_path="ladders"), label="Ladders")
         return
     try:
         opened = ladder_of(directory, path)
     except StoredRunError as error:
-        st.title(text.plain(PurePath(path).name or "Ladder"))
+        text.title(PurePath(path).name or "Ladder")
         text.problem(error)
         return
     _head(opened)
@@ -47,31 +47,29 @@ def show(directory: Directory) -> None:
 
 def _head(opened: OpenLadder) -> None:
     ladder, rungs = opened.ladder, list(opened.rungs)
-    st.title(text.plain(ladder.name))
+    text.title(ladder.name)
     ended = f"finished {ladder.finished_at}" if ladder.finished_at else "not finished"
-    st.caption(
-        text.plain(
-            f"{opened.path} · started {ladder.started_at}, {ended} · baseline {ladder.baseline}"
-        )
-    )
+    text.note(f"{opened.path} · started {ladder.started_at}, {ended} · baseline {ladder.baseline}")
     workload = workload_of(rungs)
     if workload:
-        st.caption(text.plain(workload))
+        text.note(workload)
     if ladder.finished_at is None:
-        st.warning(
+        text.message(
+            "warning",
             "This ladder was interrupted, or is still running: rungs without figures have no "
             f"result yet. To go on with it: tpu-perf ladder FILE --resume --out "
-            f"{text.plain(opened.path)}",
-            icon=":material/hourglass:",
+            f"{opened.path}",
         )
     for warning in ladder.warnings:
-        st.warning(text.plain(warning), icon=":material/warning:")
+        text.message("warning", warning)
 
 
 def _overview(opened: OpenLadder) -> None:
     rungs = list(opened.rungs)
     if not rungs:
-        st.info("This ladder has no rungs: nothing was planned, or it ended before planning.")
+        text.message(
+            "info", "This ladder has no rungs: nothing was planned, or it ended before planning."
+        )
         return
     text.table(
         "Rungs",
@@ -133,7 +131,7 @@ def _metrics(opened: OpenLadder) -> None:
     text.provenance_legend()
     notes = peak_notes(rungs)
     if notes:
-        st.caption(text.plain("MFU against " + "; ".join(notes)))
+        text.note("MFU against " + "; ".join(notes))
     table = rung_tables.break_even(rungs, opened.ladder.baseline)
     if table:
         plain_table(table)
@@ -147,7 +145,7 @@ def _numerics(opened: OpenLadder) -> None:
     if table:
         plain_table(table)
     else:
-        st.info("No rung was compared with torch on the CPU.")
+        text.message("info", "No rung was compared with torch on the CPU.")
 
 
 def _programs(opened: OpenLadder) -> None:
@@ -156,7 +154,7 @@ def _programs(opened: OpenLadder) -> None:
     for table in filter(None, shown):
         plain_table(table)
     if not any(shown):
-        st.info("No rung recorded programs: torch on the CPU has none.")
+        text.message("info", "No rung recorded programs: torch on the CPU has none.")
     st.caption("Programs one by one, look-ups and recompiles are on the page of each rung.")
 
 
@@ -169,7 +167,7 @@ def _conditions(opened: OpenLadder) -> None:
     environment = environment_of(rungs, opened.ladder.baseline)
     st.code(json.dumps(environment, indent=2), language="json")
     st.subheader("Configuration")
-    st.caption(text.plain(opened.ladder.config_path or "no file named"))
+    text.note(opened.ladder.config_path or "no file named")
     st.code(json.dumps(dict(opened.ladder.config), indent=2), language="json")
 
 
@@ -177,4 +175,4 @@ def plain_table(table: Table) -> None:
     """A table of the report."""
     text.table(table.caption, table.head, table.rows, left=table.left)
     if table.note:
-        st.caption(text.plain(table.note))
+        text.note(table.note)

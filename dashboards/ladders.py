@@ -58,7 +58,7 @@ def show(directory: Directory) -> None:
         and state in (ANY, row.status)
     ]
     if not chosen:
-        st.info(f"None of the {len(rows):,} ladders and runs here matches.")
+        text.message("info", f"None of the {len(rows):,} ladders and runs here matches.")
         return
     pages = -(-len(chosen) // PAGE_ROWS)
     page = 1
@@ -73,7 +73,7 @@ def show(directory: Directory) -> None:
 
 
 def _empty(directory: Directory) -> None:
-    st.info(f"There is no ladder and no run under {text.plain(directory.root)} yet.")
+    text.message("info", f"There is no ladder and no run under {directory.root} yet.")
     st.write("Measure one, and it shows here:")
     st.code("tpu-perf ladder ladders/quick.yaml", language="bash")
 

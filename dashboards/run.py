@@ -62,9 +62,10 @@ def ladder_files() -> dict[str, Path]:
 def _form(directory: Directory) -> None:
     files = ladder_files()
     if not files:
-        st.info(
-            f"There is no ladder file (.yaml) in {text.plain(Path.cwd())} or its folder ladders. "
-            "Start the dashboard where your ladder files are."
+        text.message(
+            "info",
+            f"There is no ladder file (.yaml) in {Path.cwd()} or its folder ladders. "
+            "Start the dashboard where your ladder files are.",
         )
         return
     name = st.selectbox("Ladder file", list(files), key="file", bind="query-params")
@@ -73,7 +74,7 @@ def _form(directory: Directory) -> None:
         names = rung_names(file)
         shown = file.read_text(encoding="utf-8", errors="replace")
     except (TpuPerfError, OSError) as error:
-        st.error(text.plain(error), icon=":material/error:")
+        text.message("error", error)
         return
     with st.expander("What the file says"):
         st.code(shown, language="yaml")
@@ -125,16 +126,16 @@ def _watch(directory: Directory, path: str) -> None:
 
 
 def _progress(directory: Directory, path: str, out: Path, process: LadderProcess | None) -> None:
-    st.subheader(text.plain(path))
+    text.title(path, level=2)
     if process is None:
         st.caption("Not started by this dashboard; this is what its directory says.")
     elif process.running:
-        st.info("Running.", icon=":material/hourglass:")
+        text.message("info", "Running.")
         st.button("Stop", icon=":material/stop:", on_click=process.interrupt,
                   help="As Ctrl-C: it ends, and leaves what it has.")  # fmt: skip
     else:
-        say = st.success if process.process.returncode == 0 else st.error
-        say(text.plain(f"The ladder {process.ending}."))
+        ended_well = process.process.returncode == 0
+        text.message("success" if ended_well else "error", f"The ladder {process.ending}.")
     if process is not None:
         st.code(shlex.join(process.command), language="bash", wrap_lines=True)
     try:

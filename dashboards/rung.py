@@ -9,7 +9,7 @@ import streamlit as st
 
 from tpu_perf.errors import StoredRunError
 from tpu_perf.export.report import series_charts
-from tpu_perf.record.store import PARTIAL_SUFFIX, load_ladder
+from tpu_perf.record.store import load_ladder
 
 from . import (
     charts,
@@ -38,7 +38,7 @@ def show(directory: Directory) -> None:
     path = st.query_params.get("run")
     if path is None:
         st.title("Rung")
-        st.info("Choose a ladder on the page Ladders, and one of its rungs there.")
+        text.message("info", "Choose a ladder on the page Ladders, and one of its rungs there.")
         return
     around = ladder_around(directory, path)
     _siblings(directory, path, around)
@@ -46,7 +46,7 @@ def show(directory: Directory) -> None:
         opened = run_of(directory, path)
     except StoredRunError as error:
         if not _unfinished(directory, path):
-            st.title(text.plain(PurePath(path).name or "Rung"))
+            text.title(PurePath(path).name or "Rung")
             text.problem(error)
         return
     _head(opened, path, around)
@@ -90,41 +90,38 @@ def _siblings(directory: Directory, path: str, around: str | None) -> None:
 
 def _head(opened: OpenRun, path: str, around: str | None) -> None:
     run = opened.stored.run
-    st.title(text.plain(run.plan.rung))
+    text.title(run.plan.rung)
     environment = run.environment
     where = "unknown machine" if environment is None else (
         f"{environment.device_kind} on {environment.hostname} ({environment.cpu})"
     )  # fmt: skip
-    st.caption(
-        text.plain(
-            f"{path} · {run.started_at or 'start not recorded'} · {where} · mode {run.plan.mode}, "
-            f"{run.plan.precision}"
-        )
+    text.note(
+        f"{path} · {run.started_at or 'start not recorded'} · {where} · mode {run.plan.mode}, "
+        f"{run.plan.precision}"
     )
     if run.status != "ok":
-        st.error(
-            f"{text.plain(run.status)}: {text.plain(run.reason)}  \n"
-            + ("What it recorded until then is below." if not opened.tables.steps.empty else
-               "It recorded no step, so there is nothing more to show."),
-            icon=":material/error:",
-        )  # fmt: skip
+        nothing = "It recorded no step, so there is nothing more to show."
+        below = nothing if opened.tables.steps.empty else "What it recorded until then is below."
+        text.message("error", f"{run.status}: {run.reason}", below)
     if opened.rung.why:
-        st.info(text.plain(opened.rung.why))
+        text.message("info", opened.rung.why)
     for warning in opened.rung.warnings:
-        st.warning(text.plain(warning), icon=":material/warning:")
+        text.message("warning", warning)
 
 
 def _unfinished(directory: Directory, path: str) -> bool:
     """Explain a run directory that never got its name, with the steps it had; False if none."""
-    found = partial_of(directory, path)
+    try:
+        found = partial_of(directory, path)
+    except StoredRunError:
+        return False
     if found is None or found.tables is None:
         return False
-    st.title(text.plain(found.name))
-    st.warning(
+    text.title(found.name)
+    text.message(
+        "warning",
         "This run was interrupted, or is still being measured: it has no result yet, only what "
-        f"was written on the way ({text.plain(found.path.removesuffix(PARTIAL_SUFFIX))}"
-        f"{text.plain(PARTIAL_SUFFIX)}).",
-        icon=":material/hourglass:",
+        f"was written on the way ({found.path}).",
     )
     try:
         figure = series_charts.step_series([found])

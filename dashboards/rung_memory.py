@@ -28,7 +28,9 @@ TOP_OPS = 20
 
 def show(opened: OpenRun) -> None:
     if opened.tables.timed.empty:
-        st.info("No timed step was free of compiles, so there is no steady step to look into.")
+        text.message(
+            "info", "No timed step was free of compiles, so there is no steady step to look into."
+        )
         return
     peak = opened.memory
     charts.show(live(peak), "No buffer was allocated or released in a steady step: this engine "
@@ -71,7 +73,7 @@ def _at_peak(peak: MemoryPeak) -> None:
     moment = "" if peak.after_step_start_s is None else (
         f", {quantities.seconds(peak.after_step_start_s)} after it began"
     )  # fmt: skip
-    st.write(text.plain(f"In step {peak.step}{moment}, phase {peak.phase}."))
+    text.note(f"In step {peak.step}{moment}, phase {peak.phase}.")
     figures = {
         "live buffers": peak.tensors,
         "with the temporaries of the program then enqueued": peak.with_temporaries,
@@ -99,13 +101,11 @@ def _at_peak(peak: MemoryPeak) -> None:
     hidden = peak.lines[TOP_LINES:]
     if hidden:
         rest = quantities.byte_count(sum(held.nbytes for held in hidden))
-        st.caption(text.plain(f"{len(hidden):,} more lines hold {rest}."))
+        text.note(f"{len(hidden):,} more lines hold {rest}.")
     if peak.unseen_bytes:
-        st.caption(
-            text.plain(
-                f"{quantities.byte_count(peak.unseen_bytes)} of these were released while nothing "
-                "was recorded, so they look alive and are not in the peak."
-            )
+        text.note(
+            f"{quantities.byte_count(peak.unseen_bytes)} of these were released while nothing "
+            "was recorded, so they look alive and are not in the peak."
         )
 
 

@@ -34,7 +34,7 @@ NO_STEPS = "No timed step was free of compiles, so there is no steady step to ta
 
 def show(opened: OpenRun) -> None:
     if opened.tables.timed.empty:
-        st.info(NO_STEPS)
+        text.message("info", NO_STEPS)
         return
     rows = {HOST: host_rows(opened.tables)}
     device = device_rows(opened.measured)
@@ -42,7 +42,7 @@ def show(opened: OpenRun) -> None:
         rows = {DEVICE: device, **rows}
     rows = {name: found for name, found in rows.items() if not found.empty}
     if not rows:
-        st.info("No op was recorded in a steady step: torch on the CPU records none.")
+        text.message("info", "No op was recorded in a steady step: torch on the CPU records none.")
         return
     chosen = next(iter(rows))
     if len(rows) > 1:
@@ -58,9 +58,10 @@ def _icicle(opened: OpenRun, rows: pd.DataFrame, what: str) -> None:
     nodes = module_tree(rows, opened.details)
     charts.show(icicle(nodes, what), "No op took any time.")
     if not opened.details.sites:
-        st.info(
+        text.message(
+            "info",
             "This run was recorded without details: which module and line an op came from is not "
-            "known."
+            "known.",
         )
     if what == HOST and opened.measured.device is None:
         st.caption("Device time by op is not known: XLA's profiler ran in no step of this run.")
@@ -140,9 +141,9 @@ def _table(opened: OpenRun) -> None:
         height=420,
         alt=f"A steady step by {by}, one row each, those that take most time first",
     )
-    st.caption(
+    text.note(
         "Times, FLOPs and bytes are means of a steady step. Empty cells are not known: "
-        + text.plain("; ".join(_unknown(found)) or "none")
+        + ("; ".join(_unknown(found)) or "none")
     )
 
 

@@ -21,7 +21,7 @@ TOP_LINES = 30
 def show(opened: OpenRun) -> None:
     tables = opened.tables
     if not tables.has_programs and tables.events("compile").empty:
-        st.info("This engine executes no programs: torch on the CPU.")
+        text.message("info", "This engine executes no programs: torch on the CPU.")
         return
     text.table(
         "The program cache, whole run (measured)",

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import streamlit as st
 
 from tpu_perf.analysis import quantities
 from tpu_perf.analysis.roofline import Machine
@@ -31,16 +30,16 @@ class Point:
 
 def show(opened: OpenRun) -> None:
     if opened.tables.timed.empty:
-        st.info("No timed step was free of compiles, so no rate can be given.")
+        text.message("info", "No timed step was free of compiles, so no rate can be given.")
         return
     points, why = points_of(opened)
     machine = opened.machine
     if not points:
-        st.info(text.plain(f"No point can be placed: {why}."))
+        text.message("info", f"No point can be placed: {why}.")
     else:
         charts.show(roofline(points, machine), "")
         if why:
-            st.caption(text.plain(f"Ops are not placed one by one: {why}."))
+            text.note(f"Ops are not placed one by one: {why}.")
         _table(points, machine)
     _machine(machine)
 

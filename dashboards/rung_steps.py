@@ -49,7 +49,7 @@ def _outliers(opened: OpenRun) -> None:
     found = variation(opened.tables)
     if found.cv.value is not None:
         st.caption(
-            f"Standard deviation over mean {text.plain(quantities.percent(found.cv.value))} "
+            f"Standard deviation over mean {quantities.percent(found.cv.value)} "
             f"(derived) over {found.steps:,} steady steps."
         )
     if found.outliers:

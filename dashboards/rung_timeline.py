@@ -50,14 +50,16 @@ CONFIG = {**charts.CONFIG, "modeBarButtons": [["toImage"]]}
 def show(opened: OpenRun) -> None:
     line = opened.timeline
     if not line.lanes:
-        st.info("This run recorded no events: torch on the CPU, or a run without a recorder.")
+        text.message(
+            "info", "This run recorded no events: torch on the CPU, or a run without a recorder."
+        )
         return
     begin, end = stretch(opened)
     _controls(opened, begin, end)
     views = line.view(begin, end, COLUMNS)
     figure = timeline_figure(line, views, begin, end)
     hidden = [view for view in views if not view.exact]
-    st.caption(figure.description)
+    text.note(figure.description)
     picked = charts.draw(
         figure,
         key=f"timeline-{begin}-{end}",
@@ -68,12 +70,10 @@ def show(opened: OpenRun) -> None:
     _zoom_into(picked, line, begin, end)
     if hidden:
         counts = ", ".join(f"{view.spans:,} {view.name}" for view in hidden)
-        st.caption(
-            text.plain(
-                f"Too many to draw one by one: {counts}. Each box then stands for a slice of "
-                f"{quantities.seconds((end - begin) * 1e-9 / COLUMNS)}: its colour and name are "
-                "what takes most of it, its height how much of it is covered."
-            )
+        text.note(
+            f"Too many to draw one by one: {counts}. Each box then stands for a slice of "
+            f"{quantities.seconds((end - begin) * 1e-9 / COLUMNS)}: its colour and name are "
+            "what takes most of it, its height how much of it is covered."
         )
     _longest(opened, begin, end)
 
@@ -131,7 +131,7 @@ def _controls(opened: OpenRun, begin: int, end: int) -> None:
     factor, unit = time_unit([(end - line.begin_ns) * 1e-9])
     low, high = ((moment - line.begin_ns) * 1e-9 * factor for moment in (begin, end))
     st.write(
-        f"**{text.plain(quantities.seconds(width * 1e-9))}** from {low:,.6g} to {high:,.6g} {unit} "
+        f"**{quantities.seconds(width * 1e-9)}** from {low:,.6g} to {high:,.6g} {unit} "
         "since the first event. Drag across the chart to zoom in."
     )
 

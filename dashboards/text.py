@@ -1,10 +1,13 @@
-"""Text of runs as text: escaped for Streamlit's Markdown and for the HTML of tables."""
+"""Text of runs as text: titles, messages and tables as HTML of our own, in which it is escaped.
+
+Not as Markdown, which makes links of bare addresses however they are escaped.
+"""
 
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -12,9 +15,11 @@ import streamlit as st
 from tpu_perf.errors import TpuPerfError
 from tpu_perf.export.report.rung_tables import Cell
 
+Kind = Literal["info", "success", "warning", "error"]
+#: How a message begins, so that its colour is not all that tells them apart.
+WORDS: dict[Kind, str] = {"info": "", "success": "Done:", "warning": "Note:", "error": "Problem:"}
 #: The longest text of a run that a page shows in one place.
 MAX_LENGTH = 2_000
-_PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 
 STYLE = """
 <style>
@@ -40,7 +45,14 @@ STYLE = """
   outline-offset: 2px; }
 .tp dt { font-weight: 600; overflow-wrap: anywhere; }
 .tp dd { margin: 0 0 0.6rem 0; overflow-wrap: anywhere; }
-.tp .muted { opacity: 0.75; }
+.tp.muted, .tp .muted { opacity: 0.75; }
+.tp p { margin: 0.2rem 0; overflow-wrap: anywhere; }
+.tp-title { font-weight: 700; margin: 0; padding: 0; overflow-wrap: anywhere; }
+h1.tp-title { font-size: 2rem; } h2.tp-title { font-size: 1.4rem; }
+.tp.message { padding: 0.6rem 0.9rem; border-radius: 0.4rem; border-left: 0.3rem solid;
+  border-color: var(--accent); background: color-mix(in srgb, var(--accent) 13%, transparent); }
+.tp.info { --accent: #0072B2; } .tp.success { --accent: #009E73; }
+.tp.warning { --accent: #E69F00; } .tp.error { --accent: #D55E00; }
 </style>
 """
 
@@ -50,11 +62,6 @@ def clipped(text: object) -> str:
     shown = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}"
                     for c in str(text)[: MAX_LENGTH + 1])  # fmt: skip
     return shown if len(shown) <= MAX_LENGTH else shown[:MAX_LENGTH] + "..."
-
-
-def plain(text: object) -> str:
-    """Text that Markdown shows literally: no formatting, links, images, icons or formulas."""
-    return _PUNCTUATION.sub(r"\\\1", clipped(text)).replace("\n", "  \n")
 
 
 def escaped(text: object) -> str:
@@ -132,14 +139,41 @@ def terms(entries: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
     st.html(f'<div class="tp"><dl>{items}</dl></div>')
 
 
+def title(text: object, level: int = 1) -> None:
+    """A heading that a run names; level 1 is that of the page."""
+    st.html(f'<h{level} class="tp-title">{escaped(text)}</h{level}>')
+
+
+def note(text: object) -> None:
+    """A sentence in a smaller, paler type."""
+    st.html(f'<p class="tp muted">{escaped(text)}</p>')
+
+
+def message(kind: Kind, text: object, hint: object = "") -> None:
+    """Something the reader must not miss, with what to do about it."""
+    more = f'<p class="muted">{_lines(hint)}</p>' if hint else ""
+    st.html(
+        f'<div class="tp message {kind}" role="{"alert" if kind == "error" else "note"}">'
+        f"<p><strong>{WORDS[kind]}</strong> {_lines(text)}</p>{more}</div>"
+    )
+
+
+def bullets(lines: Iterable[str]) -> None:
+    items = "".join(f"<li>{escaped(line)}</li>" for line in lines)
+    st.html(f'<div class="tp"><ul>{items}</ul></div>')
+
+
+def problem(error: TpuPerfError) -> None:
+    """Say what is wrong and what to do; the page goes on."""
+    message("error", error.message, error.hint or "")
+
+
+def _lines(text: object) -> str:
+    return escaped(text).replace("\n", "<br>")
+
+
 def provenance_legend() -> None:
     st.caption(
         "**m** measured, **d** derived, **p** predicted, **a** assumed; small figures are 95 % "
         "intervals; – is not known, and says why when pointed at"
     )
-
-
-def problem(error: TpuPerfError) -> None:
-    """Say what is wrong and what to do; the page goes on."""
-    hint = f"  \n{plain(error.hint)}" if error.hint else ""
-    st.error(plain(error.message) + hint, icon=":material/error:")

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
-from tests.browser.shown import Shown, Watched, shown_runs, watched
+from tests.browser.shown import WAIT_MS, Shown, Watched, shown_runs, watched
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
@@ -20,6 +20,9 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
+
+
+expect.set_options(timeout=WAIT_MS)  # a busy machine is slow, not wrong
 
 
 @pytest.fixture(scope="session")

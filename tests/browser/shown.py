@@ -98,9 +98,9 @@ class Watched:
     def settled(self) -> None:
         """Wait until Streamlit's script has ended and every chart is there."""
         app = self.page.locator("[data-testid=stApp]")
-        expect(app).to_have_attribute("data-test-script-state", "notRunning", timeout=WAIT_MS)
+        expect(app).to_have_attribute("data-test-script-state", "notRunning")
         expect(self.page.locator("h1").first).to_be_visible(timeout=WAIT_MS)
-        expect(self.page.locator("[data-testid=stSkeleton]")).to_have_count(0, timeout=WAIT_MS)
+        expect(self.page.locator("[data-testid=stSkeleton]")).to_have_count(0)
         for chart in self.page.locator("[data-testid=stPlotlyChart]").all():
             expect(chart.locator(".main-svg").first).to_be_attached(timeout=WAIT_MS)
 

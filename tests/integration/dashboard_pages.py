@@ -39,5 +39,5 @@ def words(shown: AppTest) -> str:
         if isinstance(body, str) and body.startswith("<"):
             found.append(html.unescape(re.sub(r"<[^>]*>", " ", body)))
         elif isinstance(value, str):
-            found.append(re.sub(r"\\([^\w\s]|_)", r"\1", value))
+            found.append(value)
     return "\n".join(found)

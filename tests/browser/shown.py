@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -76,6 +79,31 @@ class Shown:
 
     def address(self, page: str = "", **parameters: str) -> str:
         return f"{self.url}/{page}" + (f"?{urlencode(parameters)}" if parameters else "")
+
+
+@contextmanager
+def serving(directory: Path) -> Iterator[Shown]:
+    """`tpu-perf dashboard runs` in this directory, until the block ends."""
+    environment = {**os.environ, "TPU_PERF_AUTOLOAD": "0", "PYTHONUNBUFFERED": "1"}
+    paths = (os.getcwd(), os.environ.get("PYTHONPATH"))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tpu_perf", "dashboard", "runs", "--port", "0"],
+        cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        assert server.stdout is not None
+        heard = ""
+        for line in server.stdout:
+            heard += line
+            if "server started" in line:
+                break
+        address = re.search(r"http://127\.0\.0\.1:\d+", heard)
+        assert address, heard
+        yield Shown(url=address.group(), directory=directory)
+    finally:
+        server.terminate()
+        server.wait(30)
 
 
 @dataclass(slots=True)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import lru_cache
+from pathlib import Path, PurePath
 
 import streamlit as st
 
 from tpu_perf.analysis import quantities
+from tpu_perf.analysis.history import HistoryPoint
 from tpu_perf.errors import StoredRunError
-from tpu_perf.record.run import Run
-from tpu_perf.record.store import PARTIAL_SUFFIX, load_ladder, load_run
+from tpu_perf.record.ladder import Ladder
+from tpu_perf.record.store import load_ladder
 
 from . import text
 from .directory import Directory, Found
-from .loading import refused
+from .listing import metric_history
 
 PAGE_ROWS = 50
 ANY = "any"
@@ -44,7 +47,7 @@ def show(directory: Directory) -> None:
     if not found:
         _empty(directory)
         return
-    rows = [_row(directory.root, one, _runs_of(directory, one)) for one in found]
+    rows = rows_of(directory, found)
     name, target, status = st.columns([2, 1, 1])
     wanted = name.text_input("Name", key="name", bind="query-params", placeholder="part of a name")
     targets = sorted({row.target for row in rows if row.target})
@@ -90,92 +93,88 @@ def _cells(row: Row) -> Sequence[object]:
     return (text.Html(where), status, row.target, started, row.rungs, row.fastest)
 
 
-def _runs_of(directory: Directory, found: Found) -> tuple[tuple[str, str, int], ...]:
-    """(rung, its run.json's directory, when that changed) of a ladder's rungs, "" where none."""
-    if found.kind != "ladder":
-        return ()
-    try:
-        ladder = load_ladder(directory.ladder(found.path))
-    except StoredRunError:
-        return ()
-    out = []
-    for entry in ladder.rungs:
-        run = directory.root / found.path / entry.run / "run.json"
+def rows_of(directory: Directory, found: Sequence[Found]) -> list[Row]:
+    """A row for each; what runs came to is taken from the index of DIR."""
+    index = metric_history(directory, "step_time")
+    ladders = {one.path for one in found if one.kind == "ladder"}
+    runs: dict[str, dict[str, HistoryPoint]] = {}
+    names: dict[str, str] = {}
+    for series in index.series:
+        for point in series.points:
+            home = next((str(p) for p in PurePath(point.path).parents if str(p) in ladders), "")
+            runs.setdefault(home or point.path, {})[point.path] = point
+            names[point.path] = series.rung
+    broken = index.unreadable
+    return [
+        _run_row(one, names[one.path], *runs[one.path].values())
+        if one.path in names
+        else _row(directory, one, runs.get(one.path, {}), broken.get(one.path, ""))
+        for one in found
+    ]
+
+
+def _row(
+    directory: Directory, found: Found, runs: Mapping[str, HistoryPoint], unreadable: str
+) -> Row:
+    if found.kind == "ladder":
         try:
-            changed = run.stat().st_mtime_ns
-        except OSError:
-            changed = 0
-        usable = changed and refused(directory, found.path, entry.run) is None
-        out.append((entry.name, str(run.parent) if usable else "", changed))
-    return tuple(out)
+            return _ladder_row(found, _ladder(directory.root, found), runs)
+        except StoredRunError as error:
+            unreadable = error.message
+    partial = found.kind == "partial"
+    return Row(
+        path=found.path, kind=found.kind, name=PurePath(found.path).name, target="",
+        status="not finished" if partial else "unreadable", started=_time(found.changed_ns),
+        rungs="interrupted, or still being measured" if partial else unreadable, fastest="",
+    )  # fmt: skip
 
 
-@st.cache_data(max_entries=20_000, show_spinner=False)
-def _row(root: Path, found: Found, runs: tuple[tuple[str, str, int], ...]) -> Row:
-    """Reads documents only; `found` and `runs` change when one of them does."""
-    directory = Directory(root)
-    try:
-        if found.kind == "ladder":
-            return _ladder_row(directory, found, runs)
-        if found.kind == "run":
-            return _run_row(found, load_run(directory.run(found.path)).run)
-        why = "interrupted, or still being measured"
-    except StoredRunError as error:
-        why = error.message
-    status = "not finished" if found.kind == "partial" else "unreadable"
-    name = Path(found.path).name.removesuffix(PARTIAL_SUFFIX)
-    return Row(path=found.path, kind=found.kind, name=name, target="", status=status, rungs=why,
-               started=_time(found.changed_ns), fastest="")  # fmt: skip
+@lru_cache(maxsize=20_000)
+def _ladder(root: Path, found: Found) -> Ladder:
+    """Read once for as long as it does not change, which `found` would show."""
+    return load_ladder(Directory(root).ladder(found.path))
 
 
-def _ladder_row(directory: Directory, found: Found, runs: tuple[tuple[str, str, int], ...]) -> Row:
-    ladder = load_ladder(directory.ladder(found.path))
-    opened: dict[str, Run] = {}
-    for name, path, _ in runs:
-        try:
-            opened[name] = load_run(Path(path)).run
-        except StoredRunError:
-            continue
-    counts = {status: sum(run.status == status for run in opened.values())
-              for status in dict.fromkeys(run.status for run in opened.values())}  # fmt: skip
+def _ladder_row(found: Found, ladder: Ladder, runs: Mapping[str, HistoryPoint]) -> Row:
+    opened = {
+        rung.name: point
+        for rung in ladder.rungs
+        if (point := runs.get(PurePath(found.path, rung.run).as_posix())) is not None
+    }
+    counts = Counter(point.status for point in opened.values())
     if missing := len(ladder.rungs) - len(opened):
-        counts["missing"] = missing  # type: ignore[index]
-    bad = missing or any(counts.get(s) for s in ("failed", "timeout", "does_not_fit"))
-    status = (
-        "not finished" if ladder.finished_at is None else "with failures" if bad else "finished"
-    )
+        counts["missing"] = missing
+    bad = any(counts[status] for status in ("missing", "failed", "timeout", "does_not_fit"))
+    ended = "with failures" if bad else "finished"
     return Row(
         path=found.path, kind="ladder", name=ladder.name, started=ladder.started_at,
-        target=", ".join(sorted({kind for run in opened.values() if (kind := _target(run))})),
-        status=status, rungs=", ".join(f"{n} {s}" for s, n in counts.items()),
+        target=", ".join(sorted({kind for one in opened.values() if (kind := _target(one))})),
+        status="not finished" if ladder.finished_at is None else ended,
+        rungs=", ".join(f"{number} {status}" for status, number in counts.items()),
         fastest=_fastest(opened),
     )  # fmt: skip
 
 
-def _run_row(found: Found, run: Run) -> Row:
-    status = "finished" if run.status == "ok" else "with failures"
+def _run_row(found: Found, name: str, point: HistoryPoint) -> Row:
     return Row(
-        path=found.path, kind="run", name=run.plan.rung, status=status, target=_target(run),
-        started=run.started_at or _time(found.changed_ns), rungs=f"a run: {run.status}",
-        fastest=_fastest({run.plan.rung: run}),
+        path=found.path, kind="run", name=name, target=_target(point),
+        status="finished" if point.status == "ok" else "with failures",
+        started=point.started_at or _time(found.changed_ns), rungs=f"a run: {point.status}",
+        fastest=_fastest({"": point}),
     )  # fmt: skip
 
 
-def _target(run: Run) -> str:
-    return "" if run.environment is None else run.environment.device_kind
+def _target(point: HistoryPoint) -> str:
+    return point.environment.get("device", "")
 
 
-def _fastest(runs: dict[str, Run]) -> str:
-    times = {
-        name: metric
-        for name, run in runs.items()
-        if (metric := run.metrics.get("step_time")) is not None and metric.value is not None
-    }
+def _fastest(runs: Mapping[str, HistoryPoint]) -> str:
+    times = {name: one.metric for name, one in runs.items() if one.metric.value is not None}
     if not times:
         return ""
     name = min(times, key=lambda one: times[one].value or 0.0)
     letter = (times[name].provenance or "?")[0]
-    return f"{name} {quantities.text('step_time', times[name])} {letter}"
+    return f"{name} {quantities.text('step_time', times[name])} {letter}".lstrip()
 
 
 def _time(ns: int) -> str:

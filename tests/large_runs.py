@@ -79,6 +79,8 @@ def write_large_run(directory: Path, events: int = 1_000_000) -> Path:
         "buffer": np.concatenate([np.where(forward, op, OPS - 1 - op), OPS + op, OPS + op]),
         "site": np.concatenate([np.where(forward, op, -1), op, zero - 1]),
     }  # fmt: skip
+    order = np.argsort(memory["t_ns"], kind="stable")
+    memory = {name: values[order] for name, values in memory.items()}
     for chosen in np.array_split(np.arange(steps), 20):
         if not len(chosen):
             continue

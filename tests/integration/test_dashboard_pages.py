@@ -59,7 +59,7 @@ def test_the_list_is_filtered_by_name_target_and_status(tmp_path: Path) -> None:
 
     assert listed() == {"good", "half", "capture"}
     assert listed(name="GOO") == {"good"}
-    assert listed(target="TPU v6 lite") == {"capture"}
+    assert listed(target="TPU v6 lite x 1") == {"capture"}
     assert listed(status="not finished") == {"half"}
     assert listed(status="finished") == {"good", "capture"}
     assert "None of the 3" in words(page("ladders", tmp_path, name="nothing like it"))

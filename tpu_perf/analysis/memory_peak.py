@@ -53,7 +53,9 @@ class MemoryPeak:
 
 def memory_peak(tables: RunTables, details: RunDetails) -> MemoryPeak:
     """Find the moment of most live bytes in steady steps and sort what was alive then."""
-    events = tables.timed_events("memory").sort_values("t_ns", kind="stable")
+    events = tables.timed_events("memory")
+    if not events["t_ns"].is_monotonic_increasing:
+        events = events.sort_values("t_ns", kind="stable")
     if events.empty:
         missing = Metric.missing("bytes", NO_MEMORY_EVENTS)
         return MemoryPeak(
@@ -89,7 +91,8 @@ def memory_peak(tables: RunTables, details: RunDetails) -> MemoryPeak:
 def _around(events: pd.DataFrame, moment: int) -> pd.DataFrame:
     """Of each buffer the last event until the moment and the first one after it, which are all
     that decide whether it was alive then."""
-    events = events.sort_values("t_ns", kind="stable")
+    if not events["t_ns"].is_monotonic_increasing:
+        events = events.sort_values("t_ns", kind="stable")
     until = int(np.searchsorted(events["t_ns"].to_numpy(np.int64), moment, side="right"))
     last = events.iloc[:until].drop_duplicates("buffer", keep="last")
     return pd.concat([last, events.iloc[until:].drop_duplicates("buffer")])

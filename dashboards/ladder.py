@@ -28,7 +28,6 @@ def show(directory: Directory) -> None:
     if path is None:
         st.title("Ladder")
         text.message("info", "Choose a ladder on the page Ladders.")
-        st.page_link(st.Page(lambda: None, title="Ladders", url_path="ladders"), label="Ladders")
         return
     try:
         opened = ladder_of(directory, path)

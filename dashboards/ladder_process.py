@@ -32,12 +32,12 @@ ENDED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderProcess:
-    """A ladder under way or ended; `out` is its directory, `log` what it said."""
+    """A ladder under way or ended; `out` is its directory; what it says goes to a log
+    beside it."""
 
     process: subprocess.Popen[bytes]
     command: tuple[str, ...]
     out: Path
-    log: Path
 
     @property
     def running(self) -> bool:
@@ -57,9 +57,6 @@ class LadderProcess:
         """What Ctrl-C does: the ladder stops and leaves what it has, readable."""
         if self.running:
             self.process.send_signal(signal.SIGINT)
-
-    def last_words(self) -> str:
-        return tail(self.log)
 
 
 _lock = threading.Lock()
@@ -86,7 +83,7 @@ def start(
         command += [f"--only={','.join(only)}"] if only else []
         log = out.with_name(out.name + ".log")
         try:
-            with log.open("wb") as sink:
+            with log.open("xb") as sink:
                 process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
                     env={**os.environ, "NO_COLOR": "1", "COLUMNS": "100"},
@@ -95,7 +92,7 @@ def start(
             raise EnvironmentProblem(
                 f"no ladder can be started in {directory.root}: {error}"
             ) from None
-        _started[out] = LadderProcess(process=process, command=tuple(command), out=out, log=log)
+        _started[out] = LadderProcess(process=process, command=tuple(command), out=out)
         return _started[out]
 
 
@@ -110,6 +107,8 @@ def running() -> LadderProcess | None:
 
 def tail(log: Path) -> str:
     """The end of a log, empty where there is none."""
+    if not log.is_file():
+        return ""
     try:
         with log.open("rb") as source:
             source.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))

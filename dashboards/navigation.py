@@ -12,8 +12,8 @@ from tpu_perf.errors import TpuPerfError
 from . import compare, history, ladder, ladders, run, rung, text
 from .directory import Directory
 
-#: URL path -> title and page. The first is the one that opens. No
-#: icons: a browser would fetch a page's icon from Google.
+#: URL path -> title and page. The first is the one that opens. They have no icons, which browsers
+#: would fetch from Google.
 PAGES: dict[str, tuple[str, Callable[[Directory], None]]] = {
     "ladders": ("Ladders", ladders.show),
     "ladder": ("Ladder", ladder.show),

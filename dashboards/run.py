@@ -118,14 +118,17 @@ def _watch(directory: Directory, path: str) -> None:
 
     @st.fragment(run_every=REFRESH_S if running else None)
     def live() -> None:
-        _progress(directory, path, out, process)
+        try:
+            _progress(directory, path, process)
+        except TpuPerfError as error:
+            text.problem(error)
         if running and process is not None and not process.running:
             st.rerun()
 
     live()
 
 
-def _progress(directory: Directory, path: str, out: Path, process: LadderProcess | None) -> None:
+def _progress(directory: Directory, path: str, process: LadderProcess | None) -> None:
     text.title(path, level=2)
     if process is None:
         st.caption("Not started by this dashboard; this is what its directory says.")
@@ -148,9 +151,7 @@ def _progress(directory: Directory, path: str, out: Path, process: LadderProcess
     else:
         st.html(f'<div class="tp">{text.link("Open this ladder", "ladder", ladder=path)}</div>')
         _rungs(directory, path, ladder)
-    said = process.last_words() if process is not None else ladder_process.tail(
-        out.with_name(out.name + ".log")
-    )  # fmt: skip
+    said = ladder_process.tail(directory.resolve(f"{path}.log"))
     if said.strip():
         with st.expander("What it said", expanded=process is not None and not process.running):
             st.code(said, language=None)

@@ -266,6 +266,18 @@ def test_an_index_that_is_a_symlink_is_not_written_through(tmp_path: Path) -> No
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_a_log_that_leads_outside_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("the secret")
+    two_rungs(tmp_path / "shown/ladder")
+    (tmp_path / "shown/ladder.log").symlink_to(tmp_path / "secret.txt")
+    said = words(page("run", tmp_path / "shown", ladder="ladder"))
+    assert "the secret" not in said
+    assert "outside the directory" in said
+    (tmp_path / "shown/ladder.log").unlink()
+    (tmp_path / "shown/ladder.log").write_text("what it said")
+    assert "what it said" in words(page("run", tmp_path / "shown", ladder="ladder"))
+
+
 def test_text_of_runs_is_shown_as_text(tmp_path: Path) -> None:
     """What Streamlit is sent: nothing of a run may reach Markdown or HTML unescaped."""
     evil = "**b** ![i](http://evil.example/x.png) [l](javascript:alert(1)) <img src=x> :red[r] $x$"

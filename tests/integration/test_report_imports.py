@@ -18,7 +18,8 @@ from tpu_perf.export.interface import EXPORTERS
 from tpu_perf.export.terminal import render_ladder
 directory = Path(sys.argv[1])
 complete(directory)
-written = [str(exporter.write(directory)) for _, exporter in EXPORTERS.items()]
+exporters = [exporter for _, exporter in EXPORTERS.items() if exporter.needs is None]
+written = [str(exporter.write(directory)) for exporter in exporters]
 render_ladder(directory, Console(stderr=True))
 print(json.dumps({"written": written, "modules": sorted(sys.modules)}))
 """

@@ -162,6 +162,7 @@ def test_the_gate_fails_on_a_regression_and_only_then(tmp_path: Path) -> None:
     failed = gate([base], slower, limit=0.05)
     assert failed.exit_code is ExitCode.REGRESSION
     assert [check.rung for check in failed.regressed] == ["whole_step"]
+    assert {run.name for run in failed.comparisons[0].rungs if run.moved} == {"whole_step"}
     assert gate([base], slower, limit=0.2).exit_code is ExitCode.OK
     assert {c.state for c in gate([slower], base, limit=0.05, rungs=["whole_step"]).checks} == {
         "improved"

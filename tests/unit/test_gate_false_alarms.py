@@ -7,11 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
+from scipy.signal import lfilter
 
 from tpu_perf.analysis.gate import FALSE_ALARMS, judge
-from tpu_perf.analysis.significance import TwoSamples, unit_pair
+from tpu_perf.analysis.significance import TwoSamples
 
-GATES = 1_500
+GATES = 1_000
 LIMIT = 0.05
 Series = npt.NDArray[np.float64]
 Noise = Callable[[np.random.Generator], Series]
@@ -23,11 +24,8 @@ REAL_ROUNDS = np.array([7.87, 6.23, 9.13, 6.99, 7.63, 8.17, 6.37, 7.74, 7.45])
 def autoregressive(rng: np.random.Generator, size: int, phi: float, deviation: float) -> Series:
     """Step times around 100 ms whose deviations remember a share `phi` of the last one."""
     innovations = rng.normal(0, deviation * np.sqrt(1 - phi**2), size)
-    out = np.empty(size)
-    out[0] = rng.normal(0, deviation)
-    for i in range(1, size):
-        out[i] = phi * out[i - 1] + innovations[i]
-    return np.asarray(100 * np.exp(out))
+    innovations[0] = rng.normal(0, deviation)
+    return np.asarray(100 * np.exp(lfilter([1.0], [1.0, -phi], innovations)))
 
 
 def rounds_of(steps: Series, rounds: int, per_round: int, rungs: int) -> Series:
@@ -71,7 +69,7 @@ def alarms(noise: Noise, slower: float, gates: int, checks: int = 1) -> float:
     rng = np.random.default_rng(7)
     found = 0
     for _ in range(gates):
-        samples = TwoSamples(*unit_pair(noise(rng), noise(rng) * slower))
+        samples = TwoSamples.of(noise(rng), noise(rng) * slower)
         found += judge(samples, LIMIT, FALSE_ALARMS / checks).state == "regressed"
     return found / gates
 
@@ -106,7 +104,7 @@ def test_a_gate_of_many_checks_keeps_its_promise_as_a_whole() -> None:
     wrong = 0
     for _ in range(300):
         states = [
-            judge(TwoSamples(independent(rng), independent(rng)), LIMIT, FALSE_ALARMS / 6).state
+            judge(TwoSamples.of(independent(rng), independent(rng)), LIMIT, FALSE_ALARMS / 6).state
             for _ in range(6)
         ]
         wrong += "regressed" in states

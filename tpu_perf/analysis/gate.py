@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +20,7 @@ from tpu_perf.analysis.metric_change import (
     MetricChange,
     step_samples,
 )
-from tpu_perf.analysis.run_comparison import COMPARED, RunComparison
+from tpu_perf.analysis.run_comparison import COMPARED, RunComparison, compare_runs
 from tpu_perf.analysis.run_summary import RunSummary
 from tpu_perf.analysis.rung_record import RungRecord
 from tpu_perf.analysis.significance import TwoSamples
@@ -34,6 +34,9 @@ FALSE_ALARMS = 0.01
 #: faster half must have slowed too: this quantile of it, by half of the limit at least.
 FAST_QUANTILE = 0.25
 
+
+#: Level at which a rise counts as shown to be less than the limit.
+SHOWN_WITHIN = 0.05
 
 State = Literal["regressed", "within the limit", "improved", "not resolved", "too few samples",
                 "unknown"]  # fmt: skip
@@ -74,7 +77,8 @@ _MILDEST: tuple[State, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """`limit`: the regression allowed, a fraction. `alpha`: level of each single test."""
+    """`limit`: the regression allowed, a fraction. `alpha`: level of each single test. Of the first
+    comparison, rungs that regressed say what moved."""
 
     limit: float
     alpha: float
@@ -121,14 +125,15 @@ def gate(
             f"unknown metric {', '.join(unknown)}", hint=f"known: {', '.join(COMPARED)}"
         )
     comparisons = tuple(
-        compare(base, new, rungs=rungs, force=force, metrics=metrics) for base in bases
+        compare(base, new, rungs=rungs, force=force, by=(), metrics=metrics) for base in bases
     )
     shared = [
         comparison.name
         for comparison in comparisons[0].rungs
         if all(comparison.name in [r.name for r in other.rungs] for other in comparisons)
     ]
-    alpha = FALSE_ALARMS / max(1, len(shared) * len(metrics))
+    tested = [name for name in metrics if name not in COUNTED]
+    alpha = FALSE_ALARMS / max(1, len(shared) * len(tested))
     checks = []
     for rung in shared:
         of_rung = [_rung(comparison, rung) for comparison in comparisons]
@@ -141,7 +146,26 @@ def gate(
             checks.append(
                 GateCheck(rung=rung, metric=metric, changes=changes, judgements=judgements)
             )
-    return Gate(limit=limit, alpha=alpha, checks=tuple(checks), comparisons=comparisons)
+    slower = {check.rung for check in checks if check.state == "regressed"}
+    return Gate(
+        limit=limit,
+        alpha=alpha,
+        checks=tuple(checks),
+        comparisons=(_with_moved(comparisons[0], slower), *comparisons[1:]),
+    )
+
+
+def _with_moved(comparison: LadderComparison, names: set[str]) -> LadderComparison:
+    """The comparison with what moved in these rungs; reading all events takes its time, and the
+    others need no explanation."""
+
+    def looked_into(run: RunComparison) -> RunComparison:
+        if run.name not in names:
+            return run
+        details = compare_runs(run.base, run.new, force=True, metrics=())
+        return replace(run, moved=details.moved)
+
+    return replace(comparison, rungs=tuple(looked_into(run) for run in comparison.rungs))
 
 
 def _rung(comparison: LadderComparison, name: str) -> RunComparison:
@@ -159,8 +183,6 @@ def _judged(
     samples = step_samples(change.name, base, new, paired=comparison.paired)
     if samples is None:
         return Judgement(state="too few samples", because=change.note or "it has no samples")
-    if change.name in HIGHER_IS_BETTER:
-        samples = TwoSamples(1 / samples.base, 1 / samples.new, paired=samples.paired)
     found = judge(samples, limit, alpha)
     shared = _shared_machine(base, new)
     if shared and found.state in ("regressed", "improved"):
@@ -192,9 +214,17 @@ def judge(samples: TwoSamples, limit: float, alpha: float) -> Judgement:
     """Whether costs (less is better) rose by more than `limit`, and by more than noise.
 
     Regressed: the median rose by more than the limit, a one-sided test finds at level `alpha` that
-    it rose by more than half of it, and the faster rounds have slowed as well.
+    it rose by more than half of it, and the faster rounds have slowed as well. Within the limit:
+    the same test finds that it rose by less.
     """
     if not samples.can_reach(alpha, "greater"):
+        if samples.smallest_p_measured <= alpha:
+            return Judgement(
+                state="not resolved",
+                because="steps resemble their neighbours so much that "
+                f"{max(samples.measured):,} of them are worth {max(sizes_of(samples))}: something "
+                "else was running",
+            )
         return Judgement(
             state="too few samples",
             because=f"{_sizes(samples)} cannot show anything at p < {alpha:.2g}; "
@@ -213,8 +243,7 @@ def judge(samples: TwoSamples, limit: float, alpha: float) -> Judgement:
         )
     if samples.value < 1 and samples.p_value("less") < alpha:
         return Judgement(state="improved", because=told)
-    high = samples.ratio.high
-    if high is not None and high <= 1 + limit:
+    if samples.p_value("less", beyond=1 + limit) < SHOWN_WITHIN:
         return Judgement(state="within the limit", because=told)
     return Judgement(
         state="not resolved",
@@ -225,6 +254,10 @@ def judge(samples: TwoSamples, limit: float, alpha: float) -> Judgement:
 def fast(costs: Samples) -> float:
     """The cost of the faster rounds."""
     return float(np.quantile(costs, FAST_QUANTILE))
+
+
+def sizes_of(samples: TwoSamples) -> tuple[int, int]:
+    return samples.base.size, samples.new.size
 
 
 def _sizes(samples: TwoSamples) -> str:

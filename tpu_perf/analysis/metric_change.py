@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-import pandas as pd
 
 from tpu_perf.analysis import quantities
-from tpu_perf.analysis.comparison import round_medians
 from tpu_perf.analysis.intervals import MIN_FOR_INTERVAL, Samples
 from tpu_perf.analysis.rung_record import RungRecord, RunTables, durations
-from tpu_perf.analysis.significance import TwoSamples, independent_units, unit_pair
+from tpu_perf.analysis.significance import TwoSamples
 from tpu_perf.errors import StoredRunError
 from tpu_perf.record.metric import Metric
 
@@ -37,6 +35,7 @@ COUNTED = (
 )
 OF_CACHE = ("compile_count", "cache_hit_rate")
 HIGHER_IS_BETTER = ("tokens_per_second", "mfu", "cache_hit_rate", "speedup")
+NEAR_ZERO = ("loss_max_abs_diff", "grad_norm_max_rel_diff", "recorder_overhead")
 NO_DIRECTION = ("model_flops_per_step", "recorder_overhead")
 
 
@@ -81,6 +80,8 @@ def metric_change(name: str, base: RungRecord, new: RungRecord, *, paired: bool)
         if samples is not None:
             return _tested(name, before, after, samples)
     change = _ratio(before.value, after.value)
+    if name in NEAR_ZERO:
+        change = Metric.missing("x", "a ratio of two differences near 0 says nothing")
     if name in COUNTED:
         same = np.isclose(before.value, after.value, rtol=1e-9, atol=0)
         verdict: Verdict = "same" if same else directed(name, after.value - before.value)
@@ -110,8 +111,10 @@ def _ratio(before: float, after: float) -> Metric:
 
 def _tested(name: str, before: Metric, after: Metric, samples: TwoSamples) -> MetricChange:
     ratio = samples.ratio
-    change = Metric(value=ratio.value, unit="x", provenance="derived", low=ratio.low,
-                    high=ratio.high)  # fmt: skip
+    bounds = (ratio.value, ratio.low, ratio.high)
+    if name in HIGHER_IS_BETTER:  # the samples are costs
+        bounds = (1 / ratio.value, ratio.high and 1 / ratio.high, ratio.low and 1 / ratio.low)
+    change = Metric(value=bounds[0], unit="x", provenance="derived", low=bounds[1], high=bounds[2])
     sizes = samples.base.size, samples.new.size
     if not samples.can_reach(ALPHA):
         return MetricChange(
@@ -123,7 +126,7 @@ def _tested(name: str, before: Metric, after: Metric, samples: TwoSamples) -> Me
     p_value = samples.p_value()
     verdict: Verdict = "no difference found"
     if p_value < ALPHA and ratio.value != 1:
-        verdict = directed(name, ratio.value - 1)
+        verdict = "worse" if ratio.value > 1 else "better"
     return MetricChange(name=name, base=before, new=after, change=change, verdict=verdict,
                         p_value=p_value, samples=sizes, method=samples.method)  # fmt: skip
 
@@ -131,55 +134,56 @@ def _tested(name: str, before: Metric, after: Metric, samples: TwoSamples) -> Me
 def step_samples(
     name: str, base: RungRecord, new: RungRecord, *, paired: bool
 ) -> TwoSamples | None:
-    """The independent samples behind a metric that follows from step time, in its unit; None for
-    other metrics, and where a run's steps cannot be read.
+    """The samples behind a metric that follows from step time, as a cost (seconds, seconds a token
+    and so on: less is better); None for other metrics, and where a run's steps cannot be read.
 
-    A sample is a round's median; a run without five rounds gives its steps instead, cut into
-    blocks where neighbouring steps resemble each other.
+    A unit is a round; a run without five rounds gives its steps instead, put together where
+    neighbouring steps resemble each other.
     """
     if name not in _FROM_STEPS or base.tables is None or new.tables is None:
         return None
-    scales = [1.0, 1.0]
-    scale = _FROM_STEPS[name]
-    if scale is not None:
-        found = scale(base), scale(new)
-        if found[0] is None or found[1] is None:
-            return None
-        scales = [found[0], found[1]]
+    work = _FROM_STEPS[name]
+    scales = (1.0, 1.0) if work is None else (work(base), work(new))
+    if scales[0] is None or scales[1] is None:
+        return None
     try:
-        seconds = _paired(base.tables, new.tables) if paired else None
-        if seconds is None:
-            paired = False
-            seconds = unit_pair(step_series(base.tables), step_series(new.tables))
+        if paired and (pairs := _paired(base.tables, new.tables)):
+            return TwoSamples.of(
+                [unit / scales[0] for unit in pairs[0]], [unit / scales[1] for unit in pairs[1]],
+                paired=True,
+            )  # fmt: skip
+        before, after = step_units(base.tables), step_units(new.tables)
     except StoredRunError:
         return None
-    if not seconds[0].size or not seconds[1].size:
+    if not before or not after:
         return None
-    if scale is None:
-        return TwoSamples(*seconds, paired=paired)
-    return TwoSamples(scales[0] / seconds[0], scales[1] / seconds[1], paired=paired)
+    return TwoSamples.of(
+        [unit / scales[0] for unit in before], [unit / scales[1] for unit in after]
+    )
 
 
-def step_series(tables: RunTables) -> Samples:
-    """Medians of rounds in seconds, in order; single timed steps where there are fewer than five
-    rounds."""
-    rounds = round_medians(tables.timed)
-    if rounds.size >= MIN_FOR_INTERVAL:
-        return np.asarray(rounds, dtype=np.float64)
-    return durations(tables.timed)
+def step_units(tables: RunTables) -> list[Samples]:
+    """Step times in seconds of each round, in order; single timed steps where there are fewer than
+    five rounds."""
+    rounds = _rounds(tables)
+    if len(rounds) >= MIN_FOR_INTERVAL:
+        return list(rounds.values())
+    return [np.array([seconds]) for seconds in durations(tables.timed)]
 
 
-def _paired(base: RunTables, new: RunTables) -> tuple[Samples, Samples] | None:
-    rounds = [round_medians(tables.timed) for tables in (base, new)]
-    pairs = pd.concat(rounds, axis=1, join="inner").to_numpy("float64")
-    if len(pairs) < MIN_FOR_INTERVAL:
+def _rounds(tables: RunTables) -> dict[int, Samples]:
+    rows = tables.timed
+    of_round = rows["round"].to_numpy()
+    seconds = durations(rows)
+    return {int(number): seconds[of_round == number] for number in np.unique(of_round)}
+
+
+def _paired(base: RunTables, new: RunTables) -> tuple[list[Samples], list[Samples]] | None:
+    before, after = _rounds(base), _rounds(new)
+    both = sorted(before.keys() & after.keys())
+    if len(both) < MIN_FOR_INTERVAL:
         return None
-    before, after = pairs[:, 0].copy(), pairs[:, 1].copy()
-    ratios = independent_units(after / before)
-    if ratios.size == len(pairs):
-        return before, after
-    # Blocks of rounds: only their ratios count, so the base may stand for one.
-    return np.ones_like(ratios), ratios
+    return [before[number] for number in both], [after[number] for number in both]
 
 
 def _attainable_share(rung: RungRecord) -> float | None:

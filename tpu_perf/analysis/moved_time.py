@@ -53,19 +53,23 @@ def moved_time(
     details) is left out.
     """
     found: list[Moved] = []
+    events = dispatches(base[0]), dispatches(new[0])
     profiled = all(not tables.events("device").empty for tables, _ in (base, new))
     for grouping in by:
-        found += _host(base, new, grouping)
+        found += _host(base, new, events, grouping)
         if profiled:
             found += _device(base, new, grouping)
     return tuple(sorted(found, key=lambda moved: -abs(moved.difference_s)))
 
 
 def _host(
-    base: tuple[RunTables, RunDetails], new: tuple[RunTables, RunDetails], by: Grouping
+    base: tuple[RunTables, RunDetails],
+    new: tuple[RunTables, RunDetails],
+    events: tuple[pd.DataFrame, pd.DataFrame],
+    by: Grouping,
 ) -> list[Moved]:
-    before, calls_before = _by_round(*base, by)
-    after, calls_after = _by_round(*new, by)
+    before, calls_before = _by_round(*base, events[0], by)
+    after, calls_after = _by_round(*new, events[1], by)
     every = before.columns.union(after.columns)
     if not set(every) - {UNKNOWN, OUTSIDE}:
         return []
@@ -85,10 +89,9 @@ def _host(
 
 
 def _by_round(
-    tables: RunTables, details: RunDetails, by: Grouping
+    tables: RunTables, details: RunDetails, events: pd.DataFrame, by: Grouping
 ) -> tuple[pd.DataFrame, pd.Series[float]]:
     """Host seconds a step of each group, one row a round; and its calls a step."""
-    events = dispatches(tables)
     steps = tables.timed[["step", "round"]]
     per_round = steps.groupby("round").size()
     rounds = per_round.index

@@ -166,8 +166,9 @@ def labels(by: By, rows: pd.DataFrame, tables: RunTables, details: RunDetails) -
 
 
 def _mapped(column: pd.Series, label: Callable[[object], str]) -> pd.Series[str]:
-    known = {value: label(value) for value in column.unique()}
-    return pd.Series([known[value] for value in column], index=column.index, dtype="object")
+    codes, distinct = pd.factorize(column, use_na_sentinel=False)
+    known = np.array([label(value) for value in distinct], dtype=object)
+    return pd.Series(known[codes], index=column.index, dtype="object")
 
 
 class _RowMaker:

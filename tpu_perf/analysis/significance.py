@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -27,6 +28,8 @@ MIN_FOR_CORRELATION = 20
 EXACT_UP_TO = 30
 #: Fewer pairs cannot reach p < 0.05 in a signed-rank test of two tails.
 MIN_PAIRS = 6
+#: Steps kept of one unit; more are stood for by as many quantiles.
+MOST_IN_UNIT = 64
 
 
 def correlation_time(series: Samples) -> float:
@@ -40,50 +43,76 @@ def correlation_time(series: Samples) -> float:
     ranks = rankdata(series)
     centred = ranks - ranks.mean()
     power = float(centred @ centred)
-    total = 0.0
-    for lag in range(1, series.size // 2 if power else 0):
-        found = float(centred[:-lag] @ centred[lag:]) / power
-        if found <= 0:
-            break
-        total += found
+    if power == 0:
+        return 1.0
+    correlations = (
+        np.correlate(centred, centred, "full")[series.size : series.size * 3 // 2] / power
+    )
+    ends = np.flatnonzero(correlations <= 0)
+    total = float(correlations[: ends[0] if ends.size else None].sum())
     return 1 + 2 * total
 
 
-def independent_units(series: Samples, correlated: float | None = None) -> Samples:
-    """The series as values that may count as independent: itself, or medians of consecutive
-    blocks long enough that neighbours forget each other.
-
-    `correlated`: the correlation time to assume; by default that of the series.
-    """
-    if series.size < MIN_FOR_CORRELATION:
-        return series
-    found = correlation_time(series) if correlated is None else correlated
-    length = 1 if found < 1.5 else math.ceil(3 * found)
-    whole = series[series.size % length :]  # what does not fill a block is dropped at the start
-    return np.asarray(np.median(whole.reshape(-1, length), axis=1), dtype=np.float64)
+def blocked(units: Sequence[Samples], correlated: float) -> list[Samples]:
+    """Consecutive units put together into blocks so long that neighbours forget each other, given
+    how many units are worth one; a rest that fills no block is dropped at the start."""
+    length = 1 if correlated < 1.5 else math.ceil(3 * correlated)
+    first = len(units) % length
+    return [np.concatenate(units[i : i + length]) for i in range(first, len(units), length)]
 
 
-def unit_pair(base: Samples, new: Samples) -> tuple[Samples, Samples]:
-    """Both series as independent units, by the longer correlation time of the two."""
-    longer = [correlation_time(s) for s in (base, new) if s.size >= MIN_FOR_CORRELATION]
-    time = max(longer, default=None)
-    return independent_units(base, time), independent_units(new, time)
+def _medians(units: Sequence[Samples]) -> Samples:
+    return np.array([np.median(unit) for unit in units], dtype=np.float64)
+
+
+def _table(units: Sequence[Samples]) -> Samples:
+    """Units as rows of equal length: as many quantiles stand for one of another length."""
+    longest = min(MOST_IN_UNIT, max(map(len, units)))
+    at = (np.arange(longest) + 0.5) / longest
+    rows = [unit if len(unit) == longest else np.quantile(unit, at) for unit in units]
+    return np.array(rows, dtype=np.float64)
 
 
 @dataclass(frozen=True)
 class TwoSamples:
-    """Two samples of one positive quantity, in the same unit. `paired`: value i of both was taken
-    under the same conditions (rounds sampled interleaved), so ratios are formed one by one."""
+    """Two samples of one cost (positive, less is better), each of independent units: one row a
+    unit. `paired`: unit i of both was taken under the same conditions (rounds
+    sampled in turns), so ratios are formed one by one. `measured`: how many units there were
+    before those that resemble their neighbours were put together."""
 
-    base: Samples
-    new: Samples
+    base_units: Samples
+    new_units: Samples
     paired: bool = False
+    measured: tuple[int, int] = (0, 0)
 
-    def __post_init__(self) -> None:
-        if not self.base.size or not self.new.size:
+    @classmethod
+    def of(
+        cls, base: Sequence[Samples] | Samples, new: Sequence[Samples] | Samples, *,
+        paired: bool = False,
+    ) -> TwoSamples:  # fmt: skip
+        """From units in the order of time: rounds with their steps, or single steps. Where a
+        series is long enough to tell, units are put together until they are independent."""
+        if not len(base) or not len(new):
             raise ValueError("a comparison with nothing")
-        if self.paired and self.base.size != self.new.size:
-            raise ValueError("paired samples of different length")
+        sides = [[np.atleast_1d(unit) for unit in side] for side in (base, new)]
+        if paired:
+            if len(sides[0]) != len(sides[1]):
+                raise ValueError("paired samples of different length")
+            series = [np.log(_medians(sides[1]) / _medians(sides[0]))]
+        else:
+            series = [_medians(side) for side in sides]
+        times = [correlation_time(s) for s in series if s.size >= MIN_FOR_CORRELATION]
+        before, after = (_table(blocked(side, max(times, default=1.0))) for side in sides)
+        return cls(before, after, paired, (len(base), len(new)))
+
+    @cached_property
+    def base(self) -> Samples:
+        """The median of each unit."""
+        return np.asarray(np.median(self.base_units, axis=1), dtype=np.float64)
+
+    @cached_property
+    def new(self) -> Samples:
+        return np.asarray(np.median(self.new_units, axis=1), dtype=np.float64)
 
     @property
     def _tested_in_pairs(self) -> bool:
@@ -99,36 +128,29 @@ class TwoSamples:
 
     @cached_property
     def value(self) -> float:
-        """new / base: the ratio of medians, or the median of paired ratios."""
+        """new / base: the ratio of the medians over all steps, or the median of paired ratios."""
         if self.paired:
             return float(np.median(self.new / self.base))
-        return float(np.median(self.new) / np.median(self.base))
+        return float(np.median(self.new_units) / np.median(self.base_units))
 
     @cached_property
     def ratio(self) -> Estimate:
-        """`value` with its 95 % percentile-bootstrap interval; without one for fewer than five
-        values on either side."""
-        from scipy.stats import bootstrap
-
+        """`value` with its 95 % percentile-bootstrap interval over units; without one for fewer
+        than five units on either side."""
         smaller = min(self.base.size, self.new.size)
         if self.paired:
             return median_with_interval(self.new / self.base)
         if smaller < MIN_FOR_INTERVAL:
             return Estimate(value=self.value, low=None, high=None, samples=smaller)
-        if np.ptp(self.base) == 0 and np.ptp(self.new) == 0:
-            return Estimate(value=self.value, low=self.value, high=self.value, samples=smaller)
-        bounds = bootstrap(
-            (self.new, self.base),
-            lambda new, base, axis: np.median(new, axis=axis) / np.median(base, axis=axis),
-            confidence_level=CONFIDENCE,
-            n_resamples=RESAMPLES,
-            method="percentile",
-            vectorized=True,
-            rng=np.random.default_rng(SEED),
-        ).confidence_interval
-        return Estimate(
-            value=self.value, low=float(bounds.low), high=float(bounds.high), samples=smaller
-        )
+        # Whole units are drawn, with the steps in them: steps of one round are no sample each.
+        rng = np.random.default_rng(SEED)
+        medians = [
+            np.median(units[rng.integers(len(units), size=(RESAMPLES, len(units)))], axis=(1, 2))
+            for units in (self.new_units, self.base_units)
+        ]
+        tail = 50 * (1 - CONFIDENCE)
+        low, high = np.percentile(medians[0] / medians[1], (tail, 100 - tail))
+        return Estimate(value=self.value, low=float(low), high=float(high), samples=smaller)
 
     @property
     def smallest_p(self) -> float:
@@ -137,13 +159,18 @@ class TwoSamples:
             return 0.5**self.base.size
         return 1 / math.comb(self.base.size + self.new.size, self.base.size)
 
+    @property
+    def smallest_p_measured(self) -> float:
+        """The same, had all that was measured been independent."""
+        return 1 / math.comb(sum(self.measured), self.measured[0])
+
     def can_reach(self, alpha: float, tail: Tail = "two-sided") -> bool:
         """Whether these sizes could show a difference at level `alpha` if there were one."""
         return self.smallest_p * (2 if tail == "two-sided" else 1) <= alpha
 
     def p_value(self, tail: Tail = "two-sided", beyond: float = 1.0) -> float:
-        """How probable a difference at least this large is where there is none; `greater`: where
-        new is not the greater, `beyond`: by this factor."""
+        """How probable a difference at least this large is where there is none; with `beyond`:
+        where new is this many times as large."""
         from scipy.stats import mannwhitneyu, wilcoxon
 
         if self._tested_in_pairs:

@@ -75,7 +75,7 @@ def _point_line(metric: str, point: HistoryPoint, before: float | None) -> str:
         return f"  {started:<16}  {commit:<10}  -  {_clean(point.metric.reason or '')[:60]}"
     letter = (point.metric.provenance or "?")[0]
     text = f"{quantities.text(metric, point.metric)} {letter}"
-    change = "" if not before else f"{(value / before - 1) * 100:+.1f} %"
+    change = "" if not before else f"{(value / before - 1) * 100:+,.1f} %"
     bounds = quantities.interval(metric, point.metric)
     what = ", ".join(f"{n} {a} -> {b}" for n, (a, b) in point.changed.items())
     line = f"  {started:<16}  {commit:<10}  {text:>13}  {bounds:<15}  {change:>9}  {_clean(what)}"

@@ -19,8 +19,8 @@ METRIC_HEAD = ("metric", "base", "new", "change", "95 %", "verdict")
 MOVED_HEAD = ("what", "lane", "", "base", "new", "moved", "verdict")
 GATE_HEAD = ("rung", "metric", "base", "new", "change", "95 %", "state")
 LEGEND = (
-    "m measured, d derived, p predicted, a assumed; change is new / base, of step times between "
-    "medians of rounds; worse and better mean p < 0.05"
+    "m measured, d derived, p predicted, a assumed; change is new / base, between rungs of one "
+    "ladder the median over rounds; worse and better mean p < 0.05"
 )
 #: States of a gate as a reader of a pull request scans them.
 MARKS = {"regressed": "❌", "within the limit": "✅", "improved": "✅"}
@@ -37,7 +37,8 @@ def percentage(change: Metric) -> str:
 
 
 def _signed(ratio: float) -> str:
-    return "0 %" if ratio == 1 else f"{(ratio - 1) * 100:+,.1f} %"
+    share = (ratio - 1) * 100
+    return "0 %" if ratio == 1 else f"{share:+,.{0 if abs(share) >= 100 else 1}f} %"
 
 
 def bounds(change: Metric) -> str:
@@ -54,9 +55,9 @@ def verdict(change: MetricChange) -> str:
 
 
 def metric_rows(comparison: RunComparison) -> Iterator[Cells]:
-    """Metrics known on both sides; those of one measurement each without a verdict."""
+    """Metrics known on both sides that are not the same."""
     for change in comparison.metrics:
-        if change.verdict == "unknown" and change.change.value is None:
+        if change.verdict == "same" or None in (change.base.value, change.new.value):
             continue
         before, after = value(change.name, change.base), value(change.name, change.new)
         yield (
@@ -96,6 +97,9 @@ def notes(comparison: RunComparison) -> Iterator[str]:
     told = [str(d) for d in comparison.differences if not d.blocking]
     if told:
         yield "differ in " + "; ".join(told)
+    same = [TITLES[change.name] for change in comparison.metrics if change.verdict == "same"]
+    if same:
+        yield f"the same in both: {', '.join(same)}"
     yield from comparison.notes
     reasons: dict[str, list[str]] = {}
     for change in comparison.metrics:

@@ -215,6 +215,17 @@ def test_a_ladder_is_started_watched_and_opened(light: Watched, dashboard: Shown
     seen.calm()
 
 
+def test_a_ladder_can_be_stopped(light: Watched, dashboard: Shown) -> None:
+    page = light.open(dashboard.address("run"))
+    page.get_by_label("Overrides, one path=value a line").fill("sampling.rounds=5000")
+    page.get_by_role("button", name="Start").click()
+    expect(page.get_by_role("cell", name="under way")).to_be_visible(timeout=3 * WAIT_MS)
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_text("The ladder was interrupted.")).to_be_visible()
+    where = parameters(page)["ladder"]
+    assert (dashboard.directory / "runs" / where / "ladder.json").exists()
+
+
 def test_a_wrong_override_says_what_is_wrong(light: Watched, dashboard: Shown) -> None:
     seen = light
     page = seen.open(dashboard.address("run"))

@@ -15,7 +15,7 @@ from tpu_perf.analysis import quantities
 from tpu_perf.analysis.history import HistoryPoint
 from tpu_perf.errors import StoredRunError
 from tpu_perf.record.ladder import Ladder
-from tpu_perf.record.store import load_ladder
+from tpu_perf.record.store import PARTIAL_SUFFIX, load_ladder
 
 from . import text
 from .directory import Directory, Found
@@ -123,7 +123,7 @@ def _row(
             unreadable = error.message
     partial = found.kind == "partial"
     return Row(
-        path=found.path, kind=found.kind, name=PurePath(found.path).name, target="",
+        path=found.path, kind=found.kind, name=PurePath(found.path).name.removesuffix(PARTIAL_SUFFIX), target="",
         status="not finished" if partial else "unreadable", started=_time(found.changed_ns),
         rungs="interrupted, or still being measured" if partial else unreadable, fastest="",
     )  # fmt: skip
@@ -165,7 +165,8 @@ def _run_row(found: Found, name: str, point: HistoryPoint) -> Row:
 
 
 def _target(point: HistoryPoint) -> str:
-    return point.environment.get("device", "")
+    device = point.environment.get("device", "")
+    return "" if device.startswith("unknown") else device
 
 
 def _fastest(runs: Mapping[str, HistoryPoint]) -> str:

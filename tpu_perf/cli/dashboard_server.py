@@ -33,7 +33,7 @@ SETTINGS: dict[str, str | tuple[str, ...]] = {
     "theme.baseFontSize": "15",
     "theme.paddingTop": "1.5rem",
     "theme.light.primaryColor": "#005A8F",
-    "theme.dark.primaryColor": "#6CC0F0",
+    "theme.dark.primaryColor": "#2A7FB8",
     "theme.headingFontSizes": '["2rem", "1.6rem", "1.3rem"]',
 }
 

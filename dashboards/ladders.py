@@ -123,10 +123,15 @@ def _row(
             unreadable = error.message
     partial = found.kind == "partial"
     return Row(
-        path=found.path, kind=found.kind, name=PurePath(found.path).name.removesuffix(PARTIAL_SUFFIX), target="",
-        status="not finished" if partial else "unreadable", started=_time(found.changed_ns),
-        rungs="interrupted, or still being measured" if partial else unreadable, fastest="",
-    )  # fmt: skip
+        path=found.path,
+        kind=found.kind,
+        name=PurePath(found.path).name.removesuffix(PARTIAL_SUFFIX),
+        target="",
+        status="not finished" if partial else "unreadable",
+        started=_time(found.changed_ns),
+        rungs="interrupted, or still being measured" if partial else unreadable,
+        fastest="",
+    )
 
 
 @lru_cache(maxsize=20_000)

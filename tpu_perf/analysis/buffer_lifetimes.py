@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,35 +39,33 @@ class Phases:
     """The phase of the step at any moment, from the dispatches around it."""
 
     times_ns: npt.NDArray[np.int64]
-    phases: tuple[str, ...]
+    sites: npt.NDArray[np.int64]
+    phase_of: Mapping[int, str]
 
     def at(self, moment_ns: int) -> str:
         """The phase of the last dispatch that began by then; `other` where none did."""
         index = int(np.searchsorted(self.times_ns, moment_ns, side="right")) - 1
-        return self.phases[index] if index >= 0 else "other"
+        return self.phase_of[int(self.sites[index])] if index >= 0 else "other"
 
 
 def phases_of(tables: RunTables, details: RunDetails) -> Phases:
     """Phases from the sites of dispatches; a dispatch of unknown site tells nothing."""
-    events = tables.events("dispatch").sort_values("t_start_ns")
-    known = [
-        (int(moment), site.phase)
-        for moment, number in zip(events["t_start_ns"], events["site"], strict=True)
-        if (site := details.site(int(number))) is not None
-    ]
-    times = np.asarray([moment for moment, _ in known], np.int64)
-    return Phases(times_ns=times, phases=tuple(phase for _, phase in known))
+    events = tables.events("dispatch")
+    events = events[events["site"].isin(list(details.sites))]
+    times, sites = (events[name].to_numpy(np.int64) for name in ("t_start_ns", "site"))
+    order = np.argsort(times, kind="stable")
+    phase_of = {number: site.phase for number, site in details.sites.items()}
+    return Phases(times_ns=times[order], sites=sites[order], phase_of=phase_of)
 
 
-def lifetimes(tables: RunTables, details: RunDetails) -> pd.DataFrame:
-    """One row per allocation: buffer, nbytes, t_start_ns, t_end_ns (NEVER if not released),
-    step, end_step (-1), site, phase, end_phase, group, name.
+def lifetimes(events: pd.DataFrame, tables: RunTables, details: RunDetails) -> pd.DataFrame:
+    """One row per allocation among these memory events: buffer, nbytes, t_start_ns, t_end_ns
+    (NEVER if not released), step, end_step (-1), site, phase, end_phase, group, name.
 
     Memory events are paired by `buffer`. A release without an allocation is a buffer from before
     the recording, alive from the beginning. Phases are those of the events' sites; a release that
     has none has the phase of the last dispatch before it.
     """
-    events = tables.events("memory")
     events = events[events["buffer"] >= 0].sort_values("t_ns", kind="stable")
     when = phases_of(tables, details)
     rows: list[list[object]] = []

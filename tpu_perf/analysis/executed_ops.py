@@ -40,6 +40,7 @@ def executed_ops(tables: RunTables, details: RunDetails) -> ExecutedOps:
     executes = tables.timed_events("execute")
     steps = len(tables.timed)
     counts: Counter[tuple[int, int, str, int, int]] = Counter()
+    dispatches = dict(iter(tables.timed_events("dispatch").groupby("program")))
     reused = 0
     for program, group in executes.groupby("program"):
         number = int(program)  # type: ignore[arg-type]
@@ -48,7 +49,7 @@ def executed_ops(tables: RunTables, details: RunDetails) -> ExecutedOps:
         if ops is None:
             ops = [ProgramOp(position=NO_OP, op=_name_of(tables, number), call=-1, site=-1)]
         if len(ops) == 1:
-            for site, runs in Counter(_dispatch_sites(tables, number, starts)).items():
+            for site, runs in _dispatch_sites(dispatches.get(number), starts).items():
                 counts[number, *_with_site(ops[0], site)] += runs
             continue
         captured = None
@@ -94,14 +95,16 @@ def enclosing(starts: Integers, ends: Integers, moments: Integers) -> Integers:
     return np.where(inside, index, -1).astype(np.int64)
 
 
-def _dispatch_sites(tables: RunTables, program: int, starts: Integers) -> list[int]:
-    dispatches = tables.timed_events("dispatch")
-    rows = dispatches[dispatches["program"] == program].sort_values("t_start_ns")
+def _dispatch_sites(dispatches: pd.DataFrame | None, starts: Integers) -> Counter[int]:
+    """How often a program ran from each site, -1 where no dispatch of it was open."""
+    if dispatches is None:
+        return Counter({-1: len(starts)})
+    rows = dispatches.sort_values("t_start_ns")
     found = enclosing(
         rows["t_start_ns"].to_numpy(np.int64), rows["t_end_ns"].to_numpy(np.int64), starts
     )
-    sites = rows["site"].to_numpy(np.int64)
-    return [int(sites[index]) if index >= 0 else -1 for index in found]
+    sites = np.where(found >= 0, rows["site"].to_numpy(np.int64)[found], -1)
+    return Counter(sites.tolist())
 
 
 def _captured_sites(

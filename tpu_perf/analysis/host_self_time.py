@@ -16,19 +16,31 @@ def self_times(events: pd.DataFrame) -> npt.NDArray[np.int64]:
     """
     starts, ends = events["t_start_ns"].to_numpy(np.int64), events["t_end_ns"].to_numpy(np.int64)
     threads = events["thread"].to_numpy(np.int64)
+    order = np.lexsort((-ends, starts, threads))
+    starts, ends, threads = starts[order], ends[order], threads[order]
     own = ends - starts
+    nested = (starts[1:] < np.maximum.accumulate(ends)[:-1]) & (threads[1:] == threads[:-1])
+    if nested.any():
+        _take_nested(own, starts.tolist(), ends.tolist(), threads.tolist())
+    out = np.empty_like(own)
+    out[order] = np.maximum(own, 0)
+    return np.asarray(out, np.int64)
+
+
+def _take_nested(
+    own: npt.NDArray[np.int64], starts: list[int], ends: list[int], threads: list[int]
+) -> None:
+    """Take from each event what the events directly inside it cover, in place."""
     open_row: list[int] = []
-    thread: int | None = None
-    for row in np.lexsort((-ends, starts, threads)):
-        if threads[row] != thread:
-            open_row, thread = [], threads[row]
-        while open_row and ends[open_row[-1]] <= starts[row]:
+    taken = [0] * len(starts)
+    for row, start in enumerate(starts):
+        while open_row and (threads[open_row[-1]] != threads[row] or ends[open_row[-1]] <= start):
             open_row.pop()
         if open_row:
             parent = open_row[-1]
-            own[parent] -= min(ends[row], ends[parent]) - starts[row]
+            taken[parent] += min(ends[row], ends[parent]) - start
         open_row.append(row)
-    return np.asarray(np.maximum(own, 0), np.int64)
+    own -= np.asarray(taken, np.int64)
 
 
 def dispatches(tables: RunTables) -> pd.DataFrame:

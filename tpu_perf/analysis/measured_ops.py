@@ -52,8 +52,9 @@ def measured_ops(tables: RunTables, details: RunDetails, attention: Attention) -
     if rows["recomputed"].any():
         notes[rematerialisation.RULE] = None
     rows["model_flops"] = _model_flops(rows, details, attention, unknown["model_flops"], notes)
+    flops = _figures(tables, "flops")
     splits = {
-        program: split_program(program, _figure(tables, program, "flops"), details, attention)
+        program: split_program(program, flops.get(program), details, attention)
         for program in map(int, executed.programs.index)
     }
     device = device_time(tables)
@@ -111,12 +112,10 @@ def _model_flops(
     return out
 
 
-def _figure(tables: RunTables, program: int, column: str) -> float | None:
-    """A figure of the program table; null, NaN and negative ones are not known."""
-    if program not in tables.programs.index:
-        return None
-    value = tables.programs[column].astype("float64")[program]
-    return float(value) if value >= 0 else None
+def _figures(tables: RunTables, column: str) -> dict[int, float]:
+    """A column of the program table; null, NaN and negative figures are not known."""
+    values = tables.programs[column].astype("float64")
+    return {int(str(program)): float(value) for program, value in values[values >= 0].items()}
 
 
 def _per_program(
@@ -127,14 +126,17 @@ def _per_program(
 ) -> dict[int, dict[str, float]]:
     """FLOPs and bytes of one execution of each program, NaN where not known."""
     out = {}
+    reads, writes, touched = (
+        _figures(tables, name) for name in ("bytes_in", "bytes_out", "bytes_accessed")
+    )
     for number, runs in executed.programs.items():
         program = int(str(number))
         split = splits[program]
-        read, made = (_figure(tables, program, name) for name in ("bytes_in", "bytes_out"))
+        read, made = reads.get(program), writes.get(program)
         figures = {
             "hardware_flops": split.hardware_flops,
             "boundary_bytes": None if read is None or made is None else read + made,
-            "accessed_bytes": _figure(tables, program, "bytes_accessed"),
+            "accessed_bytes": touched.get(program),
         }
         reasons = {
             "hardware_flops": split.flops_source,

@@ -53,7 +53,9 @@ class MemoryPeak:
 
 def memory_peak(tables: RunTables, details: RunDetails) -> MemoryPeak:
     """Find the moment of most live bytes in steady steps and sort what was alive then."""
-    events = tables.timed_events("memory").sort_values("t_ns", kind="stable")
+    events = tables.timed_events("memory")
+    if not events["t_ns"].is_monotonic_increasing:
+        events = events.sort_values("t_ns", kind="stable")
     if events.empty:
         missing = Metric.missing("bytes", NO_MEMORY_EVENTS)
         return MemoryPeak(
@@ -65,7 +67,7 @@ def memory_peak(tables: RunTables, details: RunDetails) -> MemoryPeak:
     moment, peak = int(events["t_ns"].iloc[at]), int(events["live_bytes"].iloc[at])
     step = int(events["step"].iloc[at])
     begun = int(tables.steps.loc[tables.steps["step"] == step, "t_start_ns"].iloc[0])
-    table = lifetimes(tables, details)
+    table = lifetimes(_around(tables.events("memory"), moment), tables, details)
     alive = table[(table["t_start_ns"] <= moment) & (table["t_end_ns"] > moment)]
     groups, lines = _held(alive, peak, details)
     largest, program = _temporaries(tables)
@@ -84,6 +86,16 @@ def memory_peak(tables: RunTables, details: RunDetails) -> MemoryPeak:
         unseen_bytes=max(0, int(alive["nbytes"].sum()) - peak),
         timeline=live_in_step(tables, step if typical is None else typical),
     )
+
+
+def _around(events: pd.DataFrame, moment: int) -> pd.DataFrame:
+    """Of each buffer the last event until the moment and the first one after it, which are all
+    that decide whether it was alive then."""
+    if not events["t_ns"].is_monotonic_increasing:
+        events = events.sort_values("t_ns", kind="stable")
+    until = int(np.searchsorted(events["t_ns"].to_numpy(np.int64), moment, side="right"))
+    last = events.iloc[:until].drop_duplicates("buffer", keep="last")
+    return pd.concat([last, events.iloc[until:].drop_duplicates("buffer")])
 
 
 def _held(

@@ -22,6 +22,7 @@ from tpu_perf.record.store import (
     PARTIAL_SUFFIX,
     RUN_FILE,
     StoredRun,
+    StoredTables,
     load_ladder,
     load_run,
 )
@@ -33,10 +34,11 @@ class RunTables:
     """The tables of a run, each read at most once. `counted` is the phase of the steps that
     count."""
 
-    def __init__(self, stored: StoredRun, counted: str = "timed") -> None:
+    def __init__(self, stored: StoredTables, counted: str = "timed") -> None:
         self._stored = stored
         self._counted = counted
         self._events: dict[str, pd.DataFrame] = {}
+        self._timed_events: dict[str, pd.DataFrame] = {}
 
     def events(self, kind: str) -> pd.DataFrame:
         """Events of one kind; those recorded without places have them from steps that have."""
@@ -72,8 +74,10 @@ class RunTables:
 
     def timed_events(self, kind: str) -> pd.DataFrame:
         """Events of the steps that count."""
-        events = self.events(kind)
-        return events[events["step"].isin(self.timed["step"])]
+        if kind not in self._timed_events:
+            events = self.events(kind)
+            self._timed_events[kind] = events[events["step"].isin(self.timed["step"])]
+        return self._timed_events[kind]
 
     @property
     def has_programs(self) -> bool:

@@ -18,6 +18,7 @@ from tpu_perf.cli import (
     analyze,
     cache,
     compare,
+    dashboard,
     doctor,
     export,
     gate,
@@ -53,6 +54,7 @@ app.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )(profile.profile)
 app.command("show")(show.show)
+app.command("dashboard")(dashboard.dashboard)
 app.command("export")(export.export)
 app.command("xprof")(xprof.xprof)
 app.command("import")(import_capture.import_capture)

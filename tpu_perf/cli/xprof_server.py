@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import IO
 
 import typer
 
+from tpu_perf.cli.ports import usable_port
 from tpu_perf.errors import EnvironmentProblem
 
 START_TIMEOUT_S = 60.0
@@ -29,16 +29,7 @@ def free_port(port: int) -> int:
         raise EnvironmentProblem(
             "XProf is not installed", hint="pip install tensorboard-plugin-profile"
         )
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            raise EnvironmentProblem(
-                f"port {port} cannot be used: {error.strerror}", hint="choose another with --port"
-            ) from None
-        chosen: int = probe.getsockname()[1]
-        return chosen
+    return usable_port(port)
 
 
 def serve(log_directory: Path, port: int) -> None:

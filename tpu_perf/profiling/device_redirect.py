@@ -4,8 +4,8 @@ What names a device in a call is changed on the way in: `torch.zeros(..., device
 `.to("cpu")`, `.cuda()`. Parameters and buffers of modules live on the device from the start, for
 scripts that name no device at all. Other tensors without a device stay on the host, as data sets
 should; one that meets a tensor on the device is moved there first, as the script's own
-`.to(device)` would have done. `.cpu()`, `.numpy()` and `.tolist()` of a tensor still bring values to
-the host; a module stays.
+`.to(device)` would have done. A tensor's `.cpu()`, `.numpy()` and `.tolist()` still bring values
+to the host; a module stays.
 """
 
 from __future__ import annotations

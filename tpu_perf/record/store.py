@@ -173,11 +173,10 @@ def _load_document(
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRun:
-    """A run directory opened for reading; tables load on demand as pandas frames."""
+class StoredTables:
+    """The tables of a run directory, finished or not; they load on demand as pandas frames."""
 
     directory: Path
-    run: Run
 
     def events(self, kind: str) -> pd.DataFrame:
         """All events of one kind, sorted as written; an empty frame if there were none."""
@@ -195,6 +194,13 @@ class StoredRun:
         """A table of `record.details`; empty if the run was recorded without."""
         path = self.directory / f"{name}.parquet"
         return _read_tables(_existing(path), DETAIL_TABLES[name])
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun(StoredTables):
+    """A run directory opened for reading."""
+
+    run: Run
 
 
 def _existing(path: Path) -> list[Path]:

@@ -157,13 +157,14 @@ def step_series(rungs: list[RungRecord]) -> Figure | None:
     rungs = [r for r in rungs if r.tables is not None and not r.tables.steps.empty]
     if not rungs:
         return None
-    rows = -(-len(rungs) // COLUMNS)
+    columns = min(COLUMNS, len(rungs))
+    rows = -(-len(rungs) // columns)
     data: list[dict[str, Any]] = []
     changes: dict[str, Any] = {"annotations": []}
     legend_has: set[str] = set()
     for index, rung in enumerate(rungs):
         suffix = "" if index == 0 else str(index + 1)
-        changes |= _panel_axes(index, rows, suffix, rung)
+        changes |= _panel_axes(index, rows, columns, suffix, rung)
         changes["annotations"].append(_panel_title(rung.name, suffix))
         for trace in _panel_traces(rung):
             trace |= {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
@@ -182,9 +183,11 @@ def step_series(rungs: list[RungRecord]) -> Figure | None:
     )
 
 
-def _panel_axes(index: int, rows: int, suffix: str, rung: RungRecord) -> dict[str, Any]:
-    column, row = index % COLUMNS, index // COLUMNS
-    width, height = 1 / COLUMNS, 1 / rows
+def _panel_axes(
+    index: int, rows: int, columns: int, suffix: str, rung: RungRecord
+) -> dict[str, Any]:
+    column, row = index % columns, index // columns
+    width, height = 1 / columns, 1 / rows
     left, top = column * width, 1 - row * height
     gap = 60 / PANEL_HEIGHT * height
     times = durations(rung.measured.steps)

@@ -1,0 +1,1 @@
+"""The dashboard: a Streamlit app over run directories, one file a page; see `app`."""

@@ -124,12 +124,15 @@ def _of_events(tables: RunTables) -> Iterator[Lane]:
             continue
         labels = _programs(tables, events) if column == "program" else events[column]
         by = _SPLIT.get(kind)
+        if by == "thread" and int(events["thread"].max()) <= 0:
+            by = None  # steps whose threads were not looked at (-1) were run by the only one
         parts = list(events.groupby(by, observed=True).indices.items()) if by else []
         if len(parts) < 2:
             yield _lane(kind, name, events, labels)
             continue
         for value, rows in parts:
-            of = f"{name}, thread {value}" if by == "thread" else f"{name}: {value}"
+            thread = "unknown thread" if value == -1 else f"thread {value}"
+            of = f"{name}, {thread}" if by == "thread" else f"{name}: {value}"
             yield _lane(kind, of, events.iloc[rows], labels.iloc[rows])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from pathlib import Path
@@ -10,6 +11,8 @@ from types import FrameType
 #: Frames of these packages are not the user's.
 _LIBRARY_PARTS = ("site-packages", "dist-packages", "/lib/python", "<")
 _OWN = str(Path(__file__).parent.parent)
+#: The step of a shipped workload stands in for a loop of the user's own.
+_SHIPPED_STEPS = os.path.join(_OWN, "workloads", "")
 #: The function of torch in which a thread waits for its backward pass.
 _WAITS_FOR_BACKWARD = "_engine_run_backward"
 
@@ -31,6 +34,9 @@ def _of(frame: FrameType | None) -> tuple[str | None, str | None]:
     nearest_library = None
     while frame is not None:
         name = frame.f_code.co_filename
+        if name.startswith(_SHIPPED_STEPS):
+            # A library inside it says more: the model's code.
+            return nearest_library or f"{name}:{frame.f_lineno}", nearest_library
         if not name.startswith((_OWN, "<")):
             if not any(part in name for part in _LIBRARY_PARTS):
                 return f"{name}:{frame.f_lineno}", nearest_library

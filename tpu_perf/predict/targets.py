@@ -68,6 +68,26 @@ class Target:
             return self.shape[axis] == 16
         return all(extent % _BLOCK == 0 for extent in self.shape)
 
+    def coordinates(self, position: int) -> tuple[int, ...]:
+        """(slice, core, x, y[, z]) of the device at this position of libtpu's list: slice by
+        slice, host by host (2x2 chips each), chip by chip, the cores of a chip together."""
+        per_slice = self.devices // self.slices
+        number, rest = divmod(position, per_slice)
+        rest, core = divmod(rest, self.generation.chip.devices_per_chip)
+        within, hosts = [], []
+        for axis, extent in enumerate(self.shape):
+            side = min(2, extent) if axis < 2 else 1
+            within.append(side)
+            hosts.append(extent // side)
+        found = []
+        for extents in (within, hosts):
+            for extent in extents:
+                rest, place = divmod(rest, extent)
+                found.append(place)
+        rank = len(self.shape)
+        places = (found[rank + axis] * within[axis] + found[axis] for axis in range(rank))
+        return (number, core, *places)
+
     def __str__(self) -> str:
         """`v5p-8 (2x2x1: 4 chips, 4 devices)`."""
         several = f"{self.slices} slices of " if self.slices > 1 else ""

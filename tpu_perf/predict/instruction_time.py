@@ -7,7 +7,7 @@ links for collectives. Every answer says which source it used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,7 +15,7 @@ from tpu_perf.hlo.category import MATMULS
 from tpu_perf.hlo.module import Instruction
 from tpu_perf.hlo.traffic import MOVES_NOTHING, traffic_of
 from tpu_perf.hlo.work import work_of
-from tpu_perf.predict.collectives import collective_time
+from tpu_perf.predict.collectives import DCN_BYTES_PER_S, collective_time
 from tpu_perf.predict.device_groups import collective_kind
 from tpu_perf.predict.targets import Target
 
@@ -25,6 +25,7 @@ HOST_MEMORY = 5  # S(5) in HLO text
 #: Work of the scalar unit up to so many bytes.
 _SCALAR_BYTES = 1024
 _FREE = MOVES_NOTHING | {"partition-id", "replica-id", "custom-call-done"}
+_FREE_CALLS = frozenset({"AllocateBuffer", "PrepareAsyncCallStart", "PrepareAsyncCallDone"})
 #: Cycles that libtpu estimates for the smallest matmul (8x128x128), by generation: its guess of
 #: what starting one costs. What HBM copies were seen to cost beside their bytes takes its place.
 _EMPTY_DOT_CYCLES = {"v4": 1582, "v5e": 3880, "v5p": 4476, "v6e": 4364, "tpu7x": 5636}
@@ -87,8 +88,16 @@ class Times:
         start = _awaited(one)
         if start is not None:
             return InstructionTime(seconds=0.0, waits_for=start, source="waits for its start")
-        if one.opcode in _FREE:
+        if one.opcode in _FREE or one.opcode == "send":  # its recv holds the cost of both
             return InstructionTime(seconds=0.0)
+        if one.opcode == "recv" and self.target.slices > 1:
+            return InstructionTime(
+                seconds=one.shape.parts[0].nbytes / DCN_BYTES_PER_S,
+                queue="dcn",
+                unit="dcn",
+                source="bytes between slices over the data-centre network",
+                asynchronous=True,
+            )
         if one.opcode == "custom-call":
             return self._custom_call(one)
         joined = _collective_inside(one)
@@ -155,7 +164,7 @@ class Times:
 
     def _custom_call(self, call: Instruction) -> InstructionTime:
         generation, constants = self.target.generation, self.constants
-        if call.proto.custom_call_target == "AllocateBuffer":
+        if call.proto.custom_call_target in _FREE_CALLS:
             return InstructionTime(seconds=0.0)
         flops = work_of(call).flops or 0.0
         named = f"{call.name} {call.op_name}"
@@ -240,13 +249,22 @@ def _collective_inside(one: Instruction) -> tuple[Instruction, str] | None:
         return one, kind
     if one.opcode not in ("fusion", "async-start"):
         return None
-    parts = list(one.fused()) if one.opcode == "fusion" else one.called[0].instructions
+    parts = list(_within(one))
     for part in parts:
         kind = collective_kind(part)
         if kind is not None and not matmul_flops(one):
             scattered = kind == "all-reduce" and any("dynamic-slice" in p.opcode for p in parts)
             return part, "reduce-scatter" if scattered else kind
     return None
+
+
+def _within(one: Instruction) -> Iterator[Instruction]:
+    """Instructions of the computations that an instruction calls, and of those they call."""
+    for computation in one.called:
+        for inner in computation.instructions:
+            yield inner
+            if inner.opcode in ("fusion", "call"):
+                yield from _within(inner)
 
 
 def _awaited(one: Instruction) -> Instruction | None:

@@ -241,3 +241,47 @@ def test_coordinates_are_those_of_libtpu() -> None:
         assert [tuple(one[:rank]) for one in places] == [
             target.coordinates(at) for at in range(target.devices)
         ], name
+
+
+def test_kernels_take_the_cycles_they_are_given(compiler: Compiler) -> None:
+    from jax.experimental import pallas as pl
+
+    def double(x: Any, out: Any) -> None:
+        out[...] = x[...] * 2
+
+    kernel = pl.pallas_call(
+        double, out_shape=jax.ShapeDtypeStruct((256, 256), jnp.float32), name="double_it"
+    )
+    found = compiled(compiler, lowered(kernel, jax.ShapeDtypeStruct((256, 256), jnp.float32)))
+    given = predict_program(found, kernel_cycles={"double_it": 1.75e6})
+    assert given.timeline.work_s["cycles of one block times blocks"] == pytest.approx(1e-3)
+    unknown = predict_program(found)
+    assert any("unknown kernel" in one for one in unknown.assumptions)
+    assert not any("unknown kernel" in one for one in given.assumptions)
+
+
+def test_windowed_matmuls_over_eight_devices_count_once(compiler: Compiler) -> None:
+    """Sharded weights are gathered piece by piece in loops that XLA unrolls by two."""
+    script = (
+        "import sys, jax, jax.numpy as jnp, numpy as np\n"
+        "from jax.sharding import Mesh, NamedSharding, PartitionSpec as P\n"
+        "from tpu_perf.predict.libtpu import devices_of\n"
+        "mesh = Mesh(np.array(devices_of('v6e:2x4', {})), ('d',))\n"
+        "def array(shape, spec):\n"
+        "    sharding = NamedSharding(mesh, spec)\n"
+        "    return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=sharding)\n"
+        "x, w = array((4096, 1024), P('d', None)), array((1024, 2048), P('d', None))\n"
+        "out = NamedSharding(mesh, P('d', None))\n"
+        "traced = jax.jit(jnp.matmul, out_shardings=out).trace(x, w)\n"
+        "print(traced.lower(lowering_platforms=('tpu',)).compiler_ir('stablehlo'))\n"
+    )
+    program = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **ENVIRONMENT}, capture_output=True, check=True,
+    ).stdout  # fmt: skip
+    program = program[program.index(b"module @") :]
+    found = compiled(compiler, program, target=find_target("v6e-8"))
+    assert found.partitions == 8
+    assert check_flops(found).flops == 2 * 4096 * 1024 * 2048 / 8
+    predicted = predict_program(found)
+    assert predicted.timeline.queue_s["ici"] > 7 / 8 * 2 * 1024 * 2048 / (4 * 90e9)

@@ -118,6 +118,8 @@ def lower(step: DenseStep, devices: Sequence[Any]) -> bytes:
         donate_argnums=(0, 1, 2, 3),
         out_shardings=(shardings, shardings, shardings, count.sharding, None),
     )
+    # Kernels carry their callers' lines: without them equal steps are equal programs.
+    jax.config.update("jax_traceback_in_locations_limit", 0)
     lowered = train.trace(parameters, parameters, parameters, count, batch, batch).lower(
         lowering_platforms=("tpu",)
     )

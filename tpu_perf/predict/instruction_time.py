@@ -7,6 +7,7 @@ links for collectives. Every answer says which source it used.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -26,6 +27,7 @@ HOST_MEMORY = 5  # S(5) in HLO text
 _SCALAR_BYTES = 1024
 _FREE = MOVES_NOTHING | {"partition-id", "replica-id", "custom-call-done"}
 _FREE_CALLS = frozenset({"AllocateBuffer", "PrepareAsyncCallStart", "PrepareAsyncCallDone"})
+_KERNEL = "tpu_custom_call"  # Mosaic, which is what Pallas becomes
 #: Cycles that libtpu estimates for the smallest matmul (8x128x128), by generation: its guess of
 #: what starting one costs. What HBM copies were seen to cost beside their bytes takes its place.
 _EMPTY_DOT_CYCLES = {"v4": 1582, "v5e": 3880, "v5p": 4476, "v6e": 4364, "tpu7x": 5636}
@@ -167,7 +169,7 @@ class Times:
         if call.proto.custom_call_target in _FREE_CALLS:
             return InstructionTime(seconds=0.0)
         flops = work_of(call).flops or 0.0
-        named = f"{call.name} {call.op_name}"
+        named = _kernel_names(call) if self.kernel_cycles else ""
         cycles = next((n for part, n in self.kernel_cycles.items() if part in named), None)
         source = "cycles of one block times blocks"
         if cycles is None and call.name in self.llo_cycles:
@@ -181,7 +183,9 @@ class Times:
             compute = flops / (constants.kernel_efficiency * generation.peak_flops_per_s)
             source = f"its author's FLOPs at {constants.kernel_efficiency:.0%} of peak (assumed)"
         else:
-            compute, source = 0.0, "unknown kernel: bytes of its operands and results"
+            compute = 0.0
+            if call.proto.custom_call_target == _KERNEL:
+                traffic.source = "unknown kernel: bytes of its operands and results (a lower bound)"
         return InstructionTime(
             seconds=max(compute, moving),
             unit="mxu" if compute >= moving else "hbm",
@@ -256,6 +260,17 @@ def _collective_inside(one: Instruction) -> tuple[Instruction, str] | None:
             scattered = kind == "all-reduce" and any("dynamic-slice" in p.opcode for p in parts)
             return part, "reduce-scatter" if scattered else kind
     return None
+
+
+def _kernel_names(call: Instruction) -> str:
+    """Where a kernel's names stand: the instruction, its path, and the Mosaic module it runs."""
+    config = call.backend_config.get("custom_call_config")
+    body = config.get("body", "") if isinstance(config, dict) else ""
+    try:
+        inside = base64.b64decode(body).decode("latin-1")
+    except ValueError:
+        inside = ""
+    return f"{call.name} {call.op_name} {inside}"
 
 
 def _within(one: Instruction) -> Iterator[Instruction]:

@@ -25,10 +25,11 @@ _HOP_S = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveTime:
-    """`queue` is the network that carries it: ici, or dcn between slices."""
+    """`queue` is the network that carries it: ici, or dcn between slices. Permutes towards lower
+    partitions go "ici back": links carry both ways at once."""
 
     seconds: float
-    queue: Literal["ici", "dcn"]
+    queue: Literal["ici", "ici back", "dcn"]
     bytes_sent: float
     devices: int
 
@@ -49,7 +50,8 @@ def collective_time(
     nbytes = _full_bytes(collective, kind)
     if kind == "collective-permute":
         pairs = [[target.coordinates(order[at] if order else at) for at in pair] for pair in groups]
-        return _permute(nbytes, pairs, target)
+        back = sum(target_at < source for source, target_at in groups) > len(groups) / 2
+        return _permute(nbytes, pairs, target, back=back)
     devices = len(group)
     sent = nbytes * (devices - 1) / devices
     if kind == "all-to-all":
@@ -68,7 +70,7 @@ def collective_time(
 
 
 def _permute(
-    nbytes: float, pairs: Iterable[Sequence[tuple[int, ...]]], target: Target
+    nbytes: float, pairs: Iterable[Sequence[tuple[int, ...]]], target: Target, *, back: bool
 ) -> CollectiveTime:
     generation = target.generation
     if any(a[0] != b[0] for a, b in pairs):
@@ -76,7 +78,8 @@ def _permute(
             seconds=nbytes / DCN_BYTES_PER_S, queue="dcn", bytes_sent=nbytes, devices=2
         )
     seconds = nbytes / generation.ici_bytes_per_s + _HOP_S
-    return CollectiveTime(seconds=seconds, queue="ici", bytes_sent=nbytes, devices=2)
+    queue: Literal["ici", "ici back"] = "ici back" if back else "ici"
+    return CollectiveTime(seconds=seconds, queue=queue, bytes_sent=nbytes, devices=2)
 
 
 def _full_bytes(collective: Instruction, kind: str | None) -> float:

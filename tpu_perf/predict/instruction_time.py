@@ -20,8 +20,8 @@ from tpu_perf.predict.collectives import DCN_BYTES_PER_S, collective_time
 from tpu_perf.predict.device_groups import collective_kind
 from tpu_perf.predict.targets import Target
 
-Unit = Literal["mxu", "hbm", "vmem", "ici", "dcn", "host", "scalar", "none"]
-Queue = Literal["core", "dma", "host link", "ici", "dcn"]
+Unit = Literal["mxu", "hbm", "vmem", "ici", "ici back", "dcn", "host", "scalar", "none"]
+Queue = Literal["core", "dma", "host link", "ici", "ici back", "dcn"]
 HOST_MEMORY = 5  # S(5) in HLO text
 #: Work of the scalar unit up to so many bytes.
 _SCALAR_BYTES = 1024

@@ -10,14 +10,14 @@ from tpu_perf.hlo.module import read_module
 from tpu_perf.predict.compiled import Compiled
 from tpu_perf.predict.flops_check import check_flops
 from tpu_perf.predict.instruction_time import Constants, Times
-from tpu_perf.predict.simulation import Timeline, simulate
+from tpu_perf.predict.simulation import COMMUNICATION, Timeline, simulate
 
 #: Steps simulated before the one that counts: the host runs ahead until it has to wait.
 _STEPS = 3
 VMEM_FLAG = "xla_tpu_scoped_vmem_limit_kib"
 _BOUND_BY = {
-    "mxu": "MXU", "hbm": "HBM", "vmem": "VMEM", "ici": "ICI", "dcn": "DCN", "dma": "HBM",
-    "host link": "host link", "scalar": "scalar unit", "tail": "HBM",
+    "mxu": "MXU", "hbm": "HBM", "dma": "HBM", "tail": "HBM", "vmem": "VMEM", "ici": "ICI",
+    "ici back": "ICI", "dcn": "DCN", "host link": "host link", "scalar": "scalar unit",
 }  # fmt: skip
 
 
@@ -170,7 +170,7 @@ def predict_step(
         bound_by=_bound(busy, idle, seconds),
         host_s=host_s,
         device_s=seconds - idle,
-        exposed_communication_s=busy.get("ici", 0.0) + busy.get("dcn", 0.0),
+        exposed_communication_s=sum(busy.get(queue, 0.0) for queue in COMMUNICATION),
         busy_s=busy,
         flops=sum(programs[name].timeline.flops for name, _, _ in launches),
         peak_hbm_bytes=None if None in peaks else max(one or 0 for one in peaks),

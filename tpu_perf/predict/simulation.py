@@ -16,11 +16,8 @@ from tpu_perf.predict.instruction_time import InstructionTime, Queue, Times
 _MOST_SIMULATED = 8
 #: An iteration that differs by less from the one before is taken to repeat.
 _SETTLED = 1e-6
-QUEUES: tuple[Queue, ...] = ("dma", "host link", "ici", "dcn")
-
-
-class UnknownTripCount(ValueError):
-    """A loop of which nobody knows how often it runs."""
+QUEUES: tuple[Queue, ...] = ("dma", "host link", "ici", "ici back", "dcn")
+COMMUNICATION: tuple[Queue, ...] = ("ici", "ici back", "dcn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +35,8 @@ class Timeline:
     """One execution of a program on a device.
 
     `busy_s` are seconds of the core by what bounds it ("mxu", "hbm", ...), those it waited for a
-    queue under that queue's name: exposed communication is busy_s["ici"]. `work_s` are seconds by
-    source. `unknown_loops` are loops counted once because nobody knows how often they run.
+    queue under that queue's name: exposed communication is that of COMMUNICATION. `work_s` are
+    seconds by source. `unknown_loops` are loops counted once because nobody knows how often they run.
     """
 
     seconds: float = 0.0

@@ -36,7 +36,8 @@ class Timeline:
 
     `busy_s` are seconds of the core by what bounds it ("mxu", "hbm", ...), those it waited for a
     queue under that queue's name: exposed communication is that of COMMUNICATION. `work_s` are
-    seconds by source. `unknown_loops` are loops counted once because nobody knows how often they run.
+    seconds by source. `unknown_loops` are loops counted once because nobody knows how often they
+    run.
     """
 
     seconds: float = 0.0

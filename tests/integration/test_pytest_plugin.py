@@ -212,7 +212,7 @@ def test_an_unused_plugin_loads_nothing_but_itself(project: Project) -> None:
             heavy = {"torch", "jax", "numpy", "pandas", "pyarrow", "scipy", "typer", "psutil"}
             assert not heavy & set(sys.modules)
             ours = {name for name in sys.modules if name.startswith("tpu_perf")}
-            assert ours == {"tpu_perf", "tpu_perf.pytest_plugin"}
+            assert ours == {"tpu_perf", "tpu_perf.record", "tpu_perf.pytest_plugin"}
         """,
     )
     (project.path / "conftest.py").unlink()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,15 @@ from tpu_perf.errors import HloProblem
 from tpu_perf.hlo.memory import MemoryProfile, memory_profile
 from tpu_perf.hlo.module import read_module
 from tpu_perf.hlo.schema import HloProto
+
+
+@pytest.fixture(autouse=True)
+def narrow_numbers() -> Iterator[None]:
+    """JAX's numbers as they are by default: device "tpu", where an earlier test of the process
+    loaded it, makes them 64 bits wide."""
+    with jax.enable_x64(False):
+        yield
+
 
 SIDE = 64
 MATRIX = 4 * SIDE * SIDE

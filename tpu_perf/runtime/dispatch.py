@@ -45,7 +45,8 @@ def call(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     bound = bind(signature, args, kwargs)
     plan = signature.plans.get(bound.key)
     if plan is None:
-        still = held_still(signature, bound, args, kwargs)
+        with dynamo_looking_away():
+            still = held_still(signature, bound, args, kwargs)
         if still is not None:
             return call(signature, *still)
         try:

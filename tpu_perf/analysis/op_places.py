@@ -24,7 +24,9 @@ Integers = npt.NDArray[np.int64]
 def with_places(kind: str, events: pd.DataFrame) -> pd.DataFrame:
     """Dispatch or memory events with `site` filled in where it can be known. Of memory events
     only allocations have sites."""
-    if events.empty or not (events["site"] >= 0).any() or (events["site"] >= 0).all():
+    known_already = events["site"].to_numpy(np.int64) >= 0
+    wanted = (events["delta_bytes"] > 0).to_numpy() if kind == "memory" else True
+    if not known_already.any() or (known_already | ~np.asarray(wanted)).all():
         return events
     sites = events["site"].to_numpy(np.int64).copy()
     sequences = _sequences(kind, events)

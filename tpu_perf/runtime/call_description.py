@@ -6,6 +6,7 @@ Reading a run must not need torch: an op's arguments become plain JSON values.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -126,9 +127,14 @@ def _place(node: torch.fx.Node) -> Place | None:
     return Place(file, line, function, path, kind, "backward" if backward else "forward", stack)
 
 
+#: How Dynamo names what a compiled function was given: `L['self']`, `L['fn']`, `L['args'][0]`.
+_ROOT = re.compile(r"^L\['\w+'\](\[\d+\])?")
+
+
 def _plain_path(path: str) -> str:
     """`L['self'].model.layers[3].mlp`, as Dynamo writes it, as `model.layers.3.mlp`."""
-    for old, new in (("L['self']", ""), ("L['fn']", ""), ("._modules", ""), ("['", "."),
+    path = _ROOT.sub("", path)
+    for old, new in (("._modules", ""), ("['", "."),
                      ("']", ""), ("[", "."), ("]", "")):  # fmt: skip
         path = path.replace(old, new)
     return path.strip(".") or "(root)"

@@ -26,18 +26,12 @@ from tpu_perf.predict.libtpu import ENVIRONMENT
 from tpu_perf.predict.prediction import predict_program
 from tpu_perf.predict.targets import find_target
 
-
-@pytest.fixture(autouse=True)
-def narrow_numbers() -> Iterator[None]:
-    """JAX's numbers as they are by default: device "tpu", where an earlier test of the process
-    loaded it, makes them 64 bits wide."""
-    with jax.enable_x64(False):
-        yield
-
-
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
+    ),
+    pytest.mark.usefixtures("narrow_numbers"),
+]
 VMEM = "--xla_tpu_scoped_vmem_limit_kib=65536"
 
 

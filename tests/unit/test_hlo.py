@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,13 +19,7 @@ from tpu_perf.hlo.memory import memory_profile
 from tpu_perf.hlo.module import Module, read_module
 from tpu_perf.hlo.schema import HloModuleProto, HloProto
 
-
-@pytest.fixture(autouse=True)
-def narrow_numbers() -> Iterator[None]:
-    """JAX's numbers as they are by default: device "tpu", where an earlier test of the process
-    loaded it, makes them 64 bits wide."""
-    with jax.enable_x64(False):
-        yield
+pytestmark = pytest.mark.usefixtures("narrow_numbers")
 
 
 Array = jax.Array

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,7 @@ from tpu_perf.hlo.memory import MemoryProfile, memory_profile
 from tpu_perf.hlo.module import read_module
 from tpu_perf.hlo.schema import HloProto
 
-
-@pytest.fixture(autouse=True)
-def narrow_numbers() -> Iterator[None]:
-    """JAX's numbers as they are by default: device "tpu", where an earlier test of the process
-    loaded it, makes them 64 bits wide."""
-    with jax.enable_x64(False):
-        yield
+pytestmark = pytest.mark.usefixtures("narrow_numbers")
 
 
 SIDE = 64

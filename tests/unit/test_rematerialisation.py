@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,7 @@ from tpu_perf.record.events import EVENT_KINDS, PROGRAM_COLUMNS, STEP_COLUMNS
 from tpu_perf.record.run import Run
 from tpu_perf.record.store import RunWriter, load_run, table_of_rows
 
-
-@pytest.fixture(autouse=True)
-def narrow_numbers() -> Iterator[None]:
-    """JAX's numbers as they are by default: device "tpu", where an earlier test of the process
-    loaded it, makes them 64 bits wide."""
-    with jax.enable_x64(False):
-        yield
+pytestmark = pytest.mark.usefixtures("narrow_numbers")
 
 
 LAYERS, BATCH, WIDTH = 6, 8, 32

@@ -90,18 +90,9 @@ def import_into(path: Path, importer: Importer, directory: Path) -> tuple[Path, 
 
 def run_of(path: Path, importer: Importer, found: Imported, name: str) -> Run:
     """run.json of a capture: what it does not say about how it was made is unknown."""
-    from tpu_perf.record.plan import OptimizerPlan, Plan, SamplingPlan, WorkloadPlan
+    from tpu_perf.record.plan import NOT_SAMPLED, OptimizerPlan, Plan, WorkloadPlan
     from tpu_perf.record.run import Environment, Facts, Run
 
-    sampling = SamplingPlan(
-        rounds=0,
-        steps_per_round=0,
-        quiet_steps=0,
-        max_warmup_steps=0,
-        settle_fraction=0.0,
-        numerics_steps=0,
-        timeout_s=0.0,
-    )
     plan = Plan(
         ladder="import",
         rung=name,
@@ -110,7 +101,7 @@ def run_of(path: Path, importer: Importer, found: Imported, name: str) -> Run:
         engine="import",
         mode="unknown",
         precision="unknown",
-        sampling=sampling,
+        sampling=NOT_SAMPLED,
     )
     environment = Environment(
         hostname=found.hostname,

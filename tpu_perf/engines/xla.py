@@ -129,12 +129,12 @@ class XlaSession:
         return MEMORY.peak
 
     def notes(self) -> Mapping[str, str]:
-        from tpu_perf.runtime.host_fallback import USES
+        from tpu_perf.runtime.host_fallback import uses_note
 
         notes = dict(self._more_notes())
-        if USES:
-            used = ", ".join(f"{op} x{count}" for op, count in USES.most_common())
-            notes["host_fallback"] = f"computed by torch on the host: {used}"
+        on_host = uses_note()
+        if on_host is not None:
+            notes["host_fallback"] = on_host
         told = self._cache.tiers.notes()
         if told is not None:
             notes["program_cache"] = told

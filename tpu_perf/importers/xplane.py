@@ -23,13 +23,12 @@ from tpu_perf.importers.planes.device import DEVICE_PREFIX, read_device_plane
 from tpu_perf.importers.planes.hlo_costs import fill_from_hlo
 from tpu_perf.importers.planes.host import read_host_plane
 from tpu_perf.importers.planes.tables import Collected
-from tpu_perf.record.details import DETAIL_TABLES, HLO_FILE
+from tpu_perf.record.details import DETAIL_TABLES, HLO_FILE, KEY_DIGITS
 from tpu_perf.record.events import EVENT_KINDS, PROGRAM_COLUMNS, STEP_COLUMNS
 from tpu_perf.record.store import RunWriter, table_of_rows
 
 METADATA_PLANE = "/host:metadata"
 ENVIRONMENT_PLANE = "Task Environment"
-KEY_DIGITS = 32
 
 
 def recognises(path: Path) -> bool:

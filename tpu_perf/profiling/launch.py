@@ -19,12 +19,9 @@ from tpu_perf.chips import tpu_devices
 from tpu_perf.errors import ConfigError
 from tpu_perf.ladder.environment import describe_environment
 from tpu_perf.ladder.failure import from_death, oom_kills
-from tpu_perf.record.plan import OptimizerPlan, Plan, SamplingPlan, WorkloadPlan
+from tpu_perf.record.plan import NOT_SAMPLED, OptimizerPlan, Plan, WorkloadPlan
 from tpu_perf.record.run import Facts, Run
 from tpu_perf.record.store import PARTIAL_SUFFIX, RUN_FILE, seal_run
-
-_NO_SAMPLING = SamplingPlan(rounds=0, steps_per_round=0, quiet_steps=0, max_warmup_steps=0,
-                            settle_fraction=0.0, numerics_steps=0, timeout_s=0.0)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +148,7 @@ def _seal(job: Job, code: int, out_of_memory: bool) -> None:
         ladder="profile", rung=job.name,
         workload=WorkloadPlan(kind="script", params={"script": job.target}),
         optimizer=OptimizerPlan(name="unknown"), mode="unknown", precision="unknown",
-        sampling=_NO_SAMPLING,
+        sampling=NOT_SAMPLED,
     )  # fmt: skip
     run = Run(plan=plan, environment=describe_environment("unknown", 0), status=failure.status,
               reason=failure.reason, facts=Facts())  # fmt: skip

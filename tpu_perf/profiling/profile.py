@@ -19,7 +19,7 @@ from tpu_perf.ladder.peak import chip_peak
 from tpu_perf.profiling.schedule import Adaptive, Phases
 from tpu_perf.profiling.step_finding import StepFinder
 from tpu_perf.record.events import STEP_COLUMNS
-from tpu_perf.record.plan import Mode, OptimizerPlan, Plan, SamplingPlan, Unknown, WorkloadPlan
+from tpu_perf.record.plan import NOT_SAMPLED, Mode, OptimizerPlan, Plan, Unknown, WorkloadPlan
 from tpu_perf.record.run import Facts, Run, Status
 from tpu_perf.record.store import RunWriter, table_of_rows
 from tpu_perf.recorder import Recorder, active
@@ -31,8 +31,6 @@ from tpu_perf.recorder.sites import Sites
 _CAPTURING_STEPS = 2
 _SETTLE_S = 1.0
 _SAVE_EVENTS, _SAVE_AFTER_NS = 200_000, 20_000_000_000
-_NO_SAMPLING = SamplingPlan(rounds=0, steps_per_round=0, quiet_steps=0, max_warmup_steps=0,
-                            settle_fraction=0.0, numerics_steps=0, timeout_s=0.0)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +113,7 @@ class Profile:
     def begin(self) -> None:
         if self._finished or os.getpid() != self._pid:
             return
-        if self._begun is not None and len(self._rows) == 0 and self._begun[0] == 0:
+        if not self._rows:
             self._begun = None  # what came before the first step of a program that marks its own
         if self._begun is not None:
             return
@@ -297,13 +295,13 @@ class Profile:
         peak = None
         notes = {"steps": f"found by {self._finder.found}" if self._rows else "none"}
         if _loaded():
-            from tpu_perf.runtime.host_fallback import USES
+            from tpu_perf.runtime.host_fallback import uses_note
             from tpu_perf.runtime.memory import MEMORY
 
             peak = MEMORY.peak
-            if USES:
-                used = ", ".join(f"{op} x{count}" for op, count in USES.most_common())
-                notes["host_fallback"] = f"computed by torch on the host: {used}"
+            on_host = uses_note()
+            if on_host is not None:
+                notes["host_fallback"] = on_host
         notes["fence"] = (
             "each step ends when the device has nothing left to do"
             if self.settings.fence
@@ -337,7 +335,7 @@ class Profile:
             optimizer=OptimizerPlan(name="unknown"),
             mode=known.get(mode, "unknown"),
             precision="unknown",
-            sampling=_NO_SAMPLING,
+            sampling=NOT_SAMPLED,
         )
 
     def _warn(self, text: str) -> None:

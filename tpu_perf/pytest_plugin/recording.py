@@ -13,15 +13,13 @@ from typing import Any
 from tpu_perf.errors import ConfigError
 from tpu_perf.ladder.environment import describe_environment
 from tpu_perf.record.events import STEP_COLUMNS
-from tpu_perf.record.plan import OptimizerPlan, Plan, SamplingPlan, WorkloadPlan
+from tpu_perf.record.plan import NOT_SAMPLED, OptimizerPlan, Plan, WorkloadPlan
 from tpu_perf.record.run import Facts, Run
 from tpu_perf.record.store import RunWriter, table_of_rows
 from tpu_perf.recorder import Recorder, record_into
 from tpu_perf.recorder.machine_load import OtherLoad
 
 WARMUP_STEPS = 5
-_NO_SAMPLING = SamplingPlan(rounds=0, steps_per_round=0, quiet_steps=0, max_warmup_steps=0,
-                            settle_fraction=0.0, numerics_steps=0, timeout_s=0.0)  # fmt: skip
 
 
 class StepRecorder:
@@ -116,7 +114,7 @@ class StepRecorder:
             engine="xla" if on_device else "cpu",
             mode="unknown",
             precision="unknown",
-            sampling=_NO_SAMPLING,
+            sampling=NOT_SAMPLED,
         )
         facts = Facts(
             dropped_events=self._recorder.dropped_events, other_cpu_share=self._others.share

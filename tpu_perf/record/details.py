@@ -91,3 +91,5 @@ DETAIL_TABLES: dict[str, Columns] = {
 #: in runs with details, `hlo.pb.zst`: an HloProto of the optimised module, with its buffer
 #: assignment where `cost.json` says `"buffer_assignment": true`.
 HLO_FILE = "hlo.pb.zst"
+#: Digits of a program's key that name its directory.
+KEY_DIGITS = 32

@@ -42,6 +42,18 @@ class SamplingPlan:
     timeout_s: float  # wall clock for one rung, warm-up included
 
 
+#: Of runs that no ladder sampled: recordings of scripts and tests, captures made elsewhere.
+NOT_SAMPLED = SamplingPlan(
+    rounds=0,
+    steps_per_round=0,
+    quiet_steps=0,
+    max_warmup_steps=0,
+    settle_fraction=0.0,
+    numerics_steps=0,
+    timeout_s=0.0,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One rung, fully decided. A rung is a function from Plan to Plan."""

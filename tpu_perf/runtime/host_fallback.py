@@ -50,3 +50,11 @@ def run_on_host(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, A
     if recorder is not None:
         recorder.fallback((start, time.perf_counter_ns(), signature.display, recorder.step))
     return sent
+
+
+def uses_note() -> str | None:
+    """What was computed on the host so far, for a run's notes; None if nothing was."""
+    if not USES:
+        return None
+    used = ", ".join(f"{op} x{count}" for op, count in USES.most_common())
+    return f"computed by torch on the host: {used}"

@@ -12,7 +12,7 @@ import zstandard
 from tpu_perf.errors import HloProblem
 from tpu_perf.hlo.module import Module, read_module
 from tpu_perf.hlo.schema import HloModuleProto, HloProto
-from tpu_perf.record.details import HLO_FILE
+from tpu_perf.record.details import HLO_FILE, KEY_DIGITS
 from tpu_perf.record.events import PROGRAM_COLUMNS
 from tpu_perf.record.store import table_of_rows, write_json
 from tpu_perf.runtime import jax_private
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from tpu_perf.runtime.program_cache import Program
 
-KEY_DIGITS = 32
 #: Programs of several ops are worth the second compile that gives their buffer assignment, as
 #: long as all such compiles together take no more than this.
 _KINDS_WITH_BUFFERS = ("step", "graph", "segment")

@@ -12,7 +12,7 @@ import pandas as pd
 import zstandard
 
 from tpu_perf.analysis.rung_record import RunTables
-from tpu_perf.record.details import HLO_FILE
+from tpu_perf.record.details import HLO_FILE, KEY_DIGITS
 from tpu_perf.record.events import EVENT_KINDS
 from tpu_perf.record.run import Run
 from tpu_perf.record.store import StoredRun
@@ -28,7 +28,6 @@ EVENTS_PER_FILE = 1_500_000
 LEAD_NS = 1_000
 
 
-KEY_DIGITS = 32  # of a program's key that name its directory
 HLO_LIMIT_BYTES = 2**29  # one module larger than this would leave no room below protobuf's 2 GiB
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from tpu_perf.errors import ConfigError
+from tpu_perf.recorder.annotations import watch_record_functions
 
 NAMED = ("auto", "profiler", "optimizer", "explicit")
 
@@ -96,7 +97,8 @@ class StepFinder:
             if self._heard(2, "torch.profiler's step()"):
                 self._marks.boundary()
 
-        self._replace(torch.profiler.profile, "step", step)
+        setattr(torch.profiler.profile, "step", step)  # noqa: B010 - typed as a method
+        self._undo.append(lambda: setattr(torch.profiler.profile, "step", original))
 
     def _watch_optimizers(self) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -112,22 +114,13 @@ class StepFinder:
         self._undo.append(register_optimizer_step_post_hook(stepped).remove)
 
     def _watch_annotations(self) -> None:
-        from torch.autograd.profiler import record_function
-
-        enter: Any = record_function.__enter__
-        leave: Any = record_function.__exit__
-
-        def entered(annotation: Any) -> Any:
+        def entered(annotation: Any) -> None:
             self._enter(annotation.name, "record_function")
-            return enter(annotation)
 
-        def left(annotation: Any, *error: Any) -> Any:
-            result = leave(annotation, *error)
+        def left(annotation: Any) -> None:
             self._leave(annotation.name)
-            return result
 
-        self._replace(record_function, "__enter__", entered)
-        self._replace(record_function, "__exit__", left)
+        self._undo.append(watch_record_functions(entered, left))
 
     def _watch_modules(self) -> None:
         from torch.nn.modules.module import (
@@ -158,8 +151,3 @@ class StepFinder:
             self._inside.pop()
             if not self._inside:
                 self._marks.end()
-
-    def _replace(self, owner: Any, name: str, function: Any) -> None:
-        before = getattr(owner, name)
-        setattr(owner, name, function)
-        self._undo.append(lambda: setattr(owner, name, before))

@@ -24,7 +24,19 @@ _STEP_MARK = "ProfilerStep#"
 @contextmanager
 def record_annotations() -> Iterator[None]:
     """Record annotations into whichever recorder is in force, while the block lasts."""
-    undo = _record_functions()
+    begun: dict[int, int] = {}
+
+    def entered(annotation: Any) -> None:
+        begun[id(annotation)] = _clock()
+
+    def left(annotation: Any) -> None:
+        start = begun.pop(id(annotation), None)
+        name = annotation.name
+        if start is not None and not name.startswith(_STEP_MARK):
+            kind = next((kind for part, kind in _KINDS if name.startswith(part)), "user")
+            annotate(name, kind, start)
+
+    undo = watch_record_functions(entered, left)
     try:
         yield
     finally:
@@ -39,27 +51,27 @@ def annotate(name: str, kind: str, start_ns: int) -> None:
         recorder.annotation((start_ns, _clock(), name, kind, thread, recorder.step))
 
 
-def _record_functions() -> Callable[[], None]:
+def watch_record_functions(
+    entered: Callable[[Any], None], left: Callable[[Any], None]
+) -> Callable[[], None]:
+    """Call these with every torch.profiler.record_function as it begins and after it has ended.
+    Returns what undoes it; watchers are undone in the reverse order of their coming."""
     from torch.autograd.profiler import record_function
 
     enter: Any = record_function.__enter__
     leave: Any = record_function.__exit__
 
-    def entered(annotation: Any) -> Any:
-        annotation.tpu_perf_start_ns = _clock()
+    def on_enter(annotation: Any) -> Any:
+        entered(annotation)
         return enter(annotation)
 
-    def left(annotation: Any, *error: Any) -> Any:
+    def on_exit(annotation: Any, *error: Any) -> Any:
         result = leave(annotation, *error)
-        start = getattr(annotation, "tpu_perf_start_ns", None)
-        name = annotation.name
-        if start is not None and not name.startswith(_STEP_MARK):
-            kind = next((kind for part, kind in _KINDS if name.startswith(part)), "user")
-            annotate(name, kind, start)
+        left(annotation)
         return result
 
-    setattr(record_function, "__enter__", entered)  # noqa: B010 - typed as a method
-    setattr(record_function, "__exit__", left)  # noqa: B010
+    setattr(record_function, "__enter__", on_enter)  # noqa: B010 - typed as a method
+    setattr(record_function, "__exit__", on_exit)  # noqa: B010
 
     def undo() -> None:
         setattr(record_function, "__enter__", enter)  # noqa: B010

@@ -16,6 +16,7 @@ from tpu_perf.engines.interface import (
     Span,
     StepOutcome,
 )
+from tpu_perf.engines.spreading import Spread
 from tpu_perf.record.plan import Mode, Plan
 from tpu_perf.workloads.interface import Batch, BuiltWorkload
 
@@ -150,7 +151,10 @@ class XlaEngine:
         _limit_threads(plan.threads)
         import torch
 
-        from tpu_perf.runtime import device
+        from tpu_perf.runtime import device, jax_private
+
+        if plan.sharding is not None:
+            jax_private.want_devices(plan.sharding.devices)
 
         device.load()
         from tpu_perf.runtime.modes import STATE, EagerMode, switch
@@ -172,7 +176,7 @@ class XlaEngine:
     def device(self) -> tuple[str, int]:
         from tpu_perf.runtime import jax_private
 
-        return str(jax_private.device().device_kind), 1
+        return str(jax_private.device().device_kind), len(jax_private.devices())
 
 
 def _build_step(
@@ -186,6 +190,10 @@ def _build_step(
     def no_notes() -> Mapping[str, str]:
         return {}
 
+    if workload.make_step is not None and plan.sharding is not None:
+        raise RungUnavailable(
+            "the workload brings its own step function; this rung places the parameters of a model"
+        )
     if workload.make_step is not None:
         users = workload.make_step(torch.device("tpu"))
         if plan.mode == "compile":
@@ -196,7 +204,11 @@ def _build_step(
             users = whole = WholeStep(users)
             return lambda batch: (users(batch).detach(), None), lambda: _whole_step_notes(whole)
         return lambda batch: (users(batch).detach(), None), no_notes
-    module = workload.module.to("tpu")
+    spread = None
+    if plan.sharding is None:
+        module = workload.module.to("tpu")
+    else:
+        spread, module = Spread(plan.sharding, workload.module), workload.module
     optimizer = build_optimizer(module, plan.optimizer)
     training = TrainingStep(
         module=torch.compile(module, backend="tpu", dynamic=False)  # type: ignore[arg-type]
@@ -208,8 +220,10 @@ def _build_step(
         device_type="tpu",
     )
     if plan.mode == "whole_step":
-        whole = WholeStep(training, (optimizer,))
-        return whole, lambda: _whole_step_notes(whole)
+        whole = WholeStep(training, (optimizer,), None if spread is None else spread.sharding)
+        return whole, lambda: {
+            **_whole_step_notes(whole), **({} if spread is None else spread.notes())
+        }  # fmt: skip
     return training, no_notes
 
 

@@ -1,0 +1,60 @@
+"""A training job spread over a mesh of devices as its plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tpu_perf.engines.interface import RungUnavailable
+from tpu_perf.errors import EnvironmentProblem
+from tpu_perf.record.plan import ShardingPlan
+
+if TYPE_CHECKING:
+    import torch
+
+    from tpu_perf.runtime.step_sharding import StepSharding
+    from tpu_perf.sharding.assignment import Assignment
+
+
+class Spread:
+    """The mesh of a rung, where its tensors lie, and what the user should know of that."""
+
+    def __init__(self, plan: ShardingPlan, module: torch.nn.Module) -> None:
+        """Moves the module to the device, each parameter to its place on the mesh.
+
+        Raises RungUnavailable where there are too few devices, ShardingError where the plan does
+        not fit the model.
+        """
+        from tpu_perf.runtime.mesh import DeviceMesh
+        from tpu_perf.runtime.step_sharding import Placed, StepSharding
+        from tpu_perf.sharding.assignment import assign
+        from tpu_perf.sharding.model_facts import parameter_facts
+
+        self.assignment: Assignment = assign(plan, parameter_facts(module))
+        self._of_batch: list[str] = []
+        try:
+            self.mesh = DeviceMesh(plan.mesh)
+        except EnvironmentProblem as error:
+            raise RungUnavailable(error.message) from error
+        split = {
+            parameter: self.assignment.parameters[name]
+            for name, parameter in module.named_parameters()
+        }
+        module.to("tpu")
+        placed = [
+            Placed(name=name, tensor=parameter, own=one.own, use=one.use)
+            for name, parameter in module.named_parameters()
+            for one in (split[parameter],)
+        ]
+        self.sharding: StepSharding = StepSharding(
+            self.mesh, placed, self._batch, plan.gather_again
+        )
+        self.sharding.spread()
+
+    def _batch(self, name: str, shape: tuple[int, ...]) -> Any:
+        return self.assignment.batch(name, shape, self._of_batch)
+
+    def notes(self) -> Mapping[str, str]:
+        """What did not divide."""
+        told = dict.fromkeys((*self.assignment.warnings, *self._of_batch))
+        return {"sharding": "; ".join(told)} if told else {}

@@ -1,0 +1,89 @@
+"""A mesh of this process's devices: named axes, and arrays split along them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from tpu_perf.errors import EnvironmentProblem
+from tpu_perf.runtime import jax_private
+
+#: For each dimension of a tensor the mesh axes that split it, the outermost first.
+Dims = tuple[tuple[str, ...], ...]
+
+
+class DeviceMesh:
+    """`axes` are names and sizes, the outermost first; `devices` default to those of the process,
+    ordered by `topology_aware_order`."""
+
+    def __init__(self, axes: Mapping[str, int], devices: Sequence[Any] | None = None) -> None:
+        self.axes = dict(axes)
+        count = math.prod(self.axes.values())
+        if devices is None:
+            devices = topology_aware_order(jax_private.devices(), tuple(self.axes.values()))
+        if len(devices) < count:
+            raise EnvironmentProblem(
+                f"a mesh of {' x '.join(f'{k}={v}' for k, v in self.axes.items())} needs {count} "
+                f"devices; this process has {len(devices)}",
+                hint="make the mesh smaller; on a CPU as many devices as the mesh needs are made "
+                "if nothing ran on the device before (or with "
+                f"XLA_FLAGS=--xla_force_host_platform_device_count={count})",
+            )
+        grid = np.array(list(devices[:count]), dtype=object).reshape(tuple(self.axes.values()))
+        self.mesh = Mesh(grid, tuple(self.axes), axis_types=(AxisType.Auto,) * len(self.axes))
+        self.replicated = NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def devices(self) -> tuple[Any, ...]:
+        """In the order of partitions."""
+        return tuple(self.mesh.devices.flat)
+
+    def sharding(self, dims: Dims) -> NamedSharding:
+        return NamedSharding(self.mesh, PartitionSpec(*(axes or None for axes in dims)))
+
+    def parts(self, dims: Dims) -> int:
+        """Into how many different pieces a tensor is split."""
+        return math.prod(self.axes[axis] for axes in dims for axis in axes)
+
+
+def topology_aware_order(devices: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+    """Devices in an order in which neighbours along the last axes of a mesh of these sizes are
+    neighbours on the torus; as they are where they have no coordinates (a CPU's)."""
+    count = math.prod(sizes)
+    if count > len(devices) or not hasattr(devices[0], "coords"):
+        return list(devices)
+    from jax.experimental import mesh_utils
+
+    chosen: Sequence[Any] = devices[:count]
+    try:
+        grid = mesh_utils.create_device_mesh(tuple(sizes), devices=chosen)
+    except (ValueError, NotImplementedError, AssertionError):  # it knows no such shape
+        return list(chosen)
+    return list(grid.flat)
+
+
+def topology_aware_mesh(axes: Mapping[str, int], traffic: Sequence[str] = ()) -> Mesh:
+    """A `jax.sharding.Mesh` whose axes lie on the torus so that those with most traffic join
+    neighbours. `traffic` names axes with the busiest first; by default the last axis is that.
+
+    Raises EnvironmentProblem where there are too few devices, ValueError for unknown axes.
+    """
+    unknown = [axis for axis in traffic if axis not in axes]
+    if unknown:
+        raise ValueError(f"traffic: {', '.join(unknown)} are no axes of {', '.join(axes)}")
+    quiet = [axis for axis in axes if axis not in traffic]
+    order = [*quiet, *reversed(traffic)]  # mesh_utils gives the last axes the nearest devices
+    mesh = DeviceMesh({axis: axes[axis] for axis in order}).mesh
+    grid = mesh.devices.transpose([order.index(axis) for axis in axes])
+    return Mesh(grid, tuple(axes), axis_types=mesh.axis_types)
+
+
+def place(array: Any, sharding: Any) -> jax.Array:
+    """The array, on its devices; as it is where it lies so already."""
+    placed: jax.Array = jax.device_put(array, sharding)
+    return placed

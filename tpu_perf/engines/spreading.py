@@ -10,6 +10,7 @@ from tpu_perf.errors import EnvironmentProblem
 from tpu_perf.record.plan import ShardingPlan
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import torch
 
     from tpu_perf.runtime.step_sharding import StepSharding
@@ -29,9 +30,11 @@ class Spread:
         from tpu_perf.runtime.step_sharding import Placed, StepSharding
         from tpu_perf.sharding.assignment import assign
         from tpu_perf.sharding.model_facts import parameter_facts
+        from tpu_perf.sharding.strategies import BATCH_AXES, SEQUENCE_AXES
 
         self.assignment: Assignment = assign(plan, parameter_facts(module))
         self._of_batch: list[str] = []
+        self.optimizers: tuple[torch.optim.Optimizer, ...] = ()
         try:
             self.mesh = DeviceMesh(plan.mesh)
         except EnvironmentProblem as error:
@@ -47,12 +50,17 @@ class Spread:
             for one in (split[parameter],)
         ]
         self.sharding: StepSharding = StepSharding(
-            self.mesh, placed, self._batch, plan.gather_again
-        )
+            self.mesh, placed, self._batch, plan.gather_again,
+            tuple(axis for axis in (*BATCH_AXES, *SEQUENCE_AXES) if axis in plan.mesh),
+        )  # fmt: skip
         self.sharding.spread()
 
     def _batch(self, name: str, shape: tuple[int, ...]) -> Any:
         return self.assignment.batch(name, shape, self._of_batch)
+
+    def table(self) -> pa.Table:
+        """Where the state lies."""
+        return self.sharding.table(self.optimizers)
 
     def notes(self) -> Mapping[str, str]:
         """What did not divide."""

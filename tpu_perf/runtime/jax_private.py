@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -110,11 +110,15 @@ def put(host: np.ndarray[Any, Any]) -> jax.Array:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Where a program over several devices finds its inputs and leaves its outputs. `devices` are
-    in the order of partitions."""
+    in the order of partitions; `axes` are those of their mesh, of which `batch_axes` split the
+    batch; `parameters` are names and shapes of what the program trains."""
 
     devices: tuple[Any, ...]
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
+    axes: Mapping[str, int] = field(default_factory=dict)
+    batch_axes: tuple[str, ...] = ()
+    parameters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -12,17 +12,23 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import torch
 from jax import lax
 
+from tpu_perf.hlo.collectives import GRADIENT_SCOPE, USE_SCOPE
+from tpu_perf.record.details import PLACEMENT_COLUMNS
+from tpu_perf.record.store import table_of_rows
 from tpu_perf.runtime.buffers import Buffer, buffer_of
 from tpu_perf.runtime.jax_private import Placement
 from tpu_perf.runtime.memory import MEMORY
 from tpu_perf.runtime.mesh import DeviceMesh, Dims, place
 from tpu_perf.runtime.segment import Segment, Work
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _NEVER = 1 << 60
 
@@ -39,16 +45,19 @@ class Placed:
 
 class StepSharding:
     """`batch(name, shape)` says how a tensor of the batch is split; `gather_again` whether the
-    backward pass gathers parameters anew instead of keeping what forward gathered."""
+    backward pass gathers parameters anew instead of keeping what forward gathered; `batch_axes`
+    are the mesh axes along which gradients are summed."""
 
     def __init__(
         self, mesh: DeviceMesh, parameters: Sequence[Placed],
         batch: Callable[[str, tuple[int, ...]], Dims], gather_again: bool = False,
+        batch_axes: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self.mesh = mesh
         self.parameters = list(parameters)
         self.batch = batch
         self.gather_again = gather_again
+        self.batch_axes = batch_axes
         self._marks = _Marks()
 
     def spread(self) -> None:
@@ -90,6 +99,7 @@ class StepSharding:
                     if buffer.segment is segment:
                         dims = _in_storage_order(gradient, buffer, one.own)
                         marks.gradients[buffer.value] = dims
+                        marks.names[buffer.value] = one.name
 
         handles = [o.register_step_pre_hook(optimizer_begins) for o in optimizers]
         run_backward = torch.autograd.backward
@@ -113,16 +123,19 @@ class StepSharding:
         marks = self._marks
         known: dict[int, Dims] = {}
         uses: dict[int, Dims] = {}
+        names = dict(marks.names)
         values = dict(zip(map(id, work.input_buffers), work.input_values, strict=True))
         for one in self.parameters:
             buffer = buffer_of(one.tensor)
             known[id(buffer)] = _in_storage_order(one.tensor, buffer, one.own)
             if id(buffer) in values:
-                uses[values[id(buffer)]] = _in_storage_order(one.tensor, buffer, one.use)
+                value = values[id(buffer)]
+                uses[value] = _in_storage_order(one.tensor, buffer, one.use)
+                names[value] = one.name
             _follow(known, one.tensor.grad, one)
             for optimizer in optimizers:
-                for value in optimizer.state.get(one.tensor, {}).values():
-                    _follow(known, value, one)
+                for state in optimizer.state.get(one.tensor, {}).values():
+                    _follow(known, state, one)
         inputs = []
         for buffer in work.input_buffers:
             if id(buffer) in known:
@@ -133,9 +146,31 @@ class StepSharding:
                 inputs.append(())
         return Arrangement(
             sharding=self, inputs=inputs, outputs=[known.get(id(b), ()) for b in work.live],
-            uses=uses, gradients=dict(marks.gradients),
+            uses=uses, gradients=dict(marks.gradients), names=names,
             backward=marks.backward if self.gather_again else _NEVER, optimizer=marks.optimizer,
         )  # fmt: skip
+
+    def table(self, optimizers: Sequence[torch.optim.Optimizer]) -> pa.Table:
+        """The table `placements` of record.details."""
+        rows = []
+        devices = len(self.mesh.devices)
+        for one in self.parameters:
+            rows.append(self._row(one.name, "parameter", one.tensor, one.own, devices))
+            for optimizer in optimizers:
+                for name, value in optimizer.state.get(one.tensor, {}).items():
+                    if isinstance(value, torch.Tensor) and value.device.type == "tpu":
+                        own = one.own if value.shape == one.tensor.shape else ()
+                        what = f"{name} of {one.name}"
+                        rows.append(self._row(what, "optimizer_state", value, own, devices))
+        return table_of_rows(PLACEMENT_COLUMNS, rows)
+
+    def _row(
+        self, name: str, category: str, tensor: torch.Tensor, own: Dims, devices: int
+    ) -> tuple[Any, ...]:
+        split = ", ".join("+".join(axes) or "-" for axes in own)
+        nbytes = tensor.numel() * tensor.element_size()
+        shape = str(list(tensor.shape))
+        return name, category, shape, split, nbytes, self.mesh.parts(own), devices
 
 
 class _Marks:
@@ -144,6 +179,7 @@ class _Marks:
     def __init__(self) -> None:
         self.backward = self.optimizer = _NEVER
         self.gradients: dict[int, Dims] = {}
+        self.names: dict[int, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +192,7 @@ class Arrangement:
     outputs: list[Dims]
     uses: dict[int, Dims]
     gradients: dict[int, Dims]
+    names: dict[int, str]  # of the parameters that these values are of
     backward: int
     optimizer: int
 
@@ -177,6 +214,9 @@ class Arrangement:
             devices=mesh.devices,
             inputs=(*given, *[mesh.replicated] * more_inputs),
             outputs=tuple(mesh.sharding(self.outputs[j]) for j in outputs),
+            axes=mesh.axes,
+            batch_axes=self.sharding.batch_axes,
+            parameters={p.name: tuple(p.tensor.shape) for p in self.sharding.parameters},
         )
 
     def at_use(self, position: int, value: int, array: Any) -> Any:
@@ -185,13 +225,15 @@ class Arrangement:
             return array
         if position >= self.backward:  # else XLA would find it gathered already
             array = lax.optimization_barrier(array)
-        return lax.with_sharding_constraint(array, self.sharding.mesh.sharding(dims))
+        return self._bring(array, dims, USE_SCOPE, value)
 
     def at_birth(self, value: int, array: Any) -> Any:
         dims = self.gradients.get(value)
-        if dims is None:
-            return array
-        return lax.with_sharding_constraint(array, self.sharding.mesh.sharding(dims))
+        return array if dims is None else self._bring(array, dims, GRADIENT_SCOPE, value)
+
+    def _bring(self, array: Any, dims: Dims, scope: str, value: int) -> Any:
+        with jax.named_scope(f"{scope}{self.names[value]}"):
+            return lax.with_sharding_constraint(array, self.sharding.mesh.sharding(dims))
 
 
 def _follow(known: dict[int, Dims], tensor: Any, parameter: Placed) -> None:

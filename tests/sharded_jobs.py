@@ -7,6 +7,7 @@ what moved.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections import Counter
@@ -24,9 +25,12 @@ import tpu_perf.runtime.device  # noqa: E402, F401 - loads device "tpu"
 from tpu_perf.hlo.collectives import collectives  # noqa: E402
 from tpu_perf.hlo.device_groups import collective_kind, device_groups  # noqa: E402
 from tpu_perf.hlo.module import Module, read_module  # noqa: E402
+from tpu_perf.runtime.mesh import DeviceMesh  # noqa: E402
 from tpu_perf.runtime.program_cache import CACHE  # noqa: E402
-from tpu_perf.runtime.step_sharding import Arrangement  # noqa: E402
+from tpu_perf.runtime.step_sharding import Arrangement, Placed, StepSharding  # noqa: E402
 from tpu_perf.runtime.whole_step import WholeStep  # noqa: E402
+from tpu_perf.sharding.assignment import assign  # noqa: E402
+from tpu_perf.sharding.model_facts import parameter_facts  # noqa: E402
 
 #: Half the time of these tests was LLVM's.
 CACHE.compiler_options = {"xla_backend_optimization_level": 0}
@@ -101,9 +105,11 @@ class Model(torch.nn.Module):
 class Stack(torch.nn.Module):
     """Linear layers alone: what they move has a closed formula."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 64) -> None:
         super().__init__()
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64, bias=False) for _ in range(3))
+        self.layers = torch.nn.ModuleList(
+            torch.nn.Linear(width, width, bias=False) for _ in range(3)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
@@ -247,7 +253,36 @@ def with_a_wrong_rule() -> dict[str, Any]:
         Arrangement.at_birth = right  # type: ignore[method-assign]
 
 
+def lowered_for_a_tpu() -> str:
+    """The step of a wider stack, over a mesh whose devices are not here, as base64."""
+    plan = ShardingPlan(strategy="fsdp", mesh={"fsdp": 8})
+    model = Stack(512).to("tpu")
+    found = assign(plan, parameter_facts(model)).parameters
+    placed = [
+        Placed(name=name, tensor=p, own=found[name].own, use=found[name].use)
+        for name, p in model.named_parameters()
+    ]
+    mesh = DeviceMesh.without_devices(plan.mesh)
+    sharding = StepSharding(mesh, placed, lambda *_: (("fsdp",), ()), batch_axes=("fsdp",))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    whole = WholeStep(step, (optimizer,))
+    x = torch.ones(64, 512, device="tpu")
+    whole(x)
+    return base64.b64encode(whole.lowered_over(sharding, "tpu", x)).decode()
+
+
 if __name__ == "__main__":
-    results = {name: compare(name, make, plan) for name, (make, plan) in JOBS.items()}
+    results: dict[str, Any] = {
+        name: compare(name, make, plan) for name, (make, plan) in JOBS.items()
+    }
     results["wrong"] = with_a_wrong_rule()
+    results["lowered"] = lowered_for_a_tpu()
     print(json.dumps(results))

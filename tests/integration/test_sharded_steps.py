@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tpu_perf.hlo.collectives import ring_bytes
+from tpu_perf.hlo.collectives import collectives, ring_bytes
+from tpu_perf.hlo.module import read_module
+from tpu_perf.predict.compiled import Compiled, Request
+from tpu_perf.predict.compiler import Compiler
+from tpu_perf.predict.libtpu import library_path
+from tpu_perf.predict.targets import find_target
 
 REPOSITORY = Path(__file__).parents[2]
 STRATEGIES = ("ddp", "fsdp", "hsdp", "tp", "fsdp_tp", "sequence", "expert", "seven_heads",
@@ -33,7 +40,8 @@ def jobs() -> dict[str, Any]:
 
 
 def difference(job: dict[str, Any]) -> float:
-    return max(abs(float(a) - b) for a, b in zip(job["losses"], job["reference"], strict=True))
+    pairs: list[tuple[float, float]] = list(zip(job["losses"], job["reference"], strict=True))
+    return max(abs(a - b) for a, b in pairs)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -150,6 +158,28 @@ def _ids(text: str) -> Any:
     ids = np.arange(int(np.prod(shape))).reshape(shape)
     turned = re.search(r"T\(([\d,]+)\)", text)
     return ids if turned is None else ids.transpose([int(n) for n in turned[1].split(",")])
+
+
+@pytest.mark.skipif(library_path() is None, reason="libtpu is not installed")
+def test_the_step_compiles_for_a_tpu_slice_with_reduce_scatters(jobs: dict[str, Any]) -> None:
+    program = base64.b64decode(jobs["lowered"])
+    with Compiler() as compiler:
+        made = compiler.compile(
+            Request(name="step", stablehlo=program, target=find_target("v6e-8"))
+        )
+    assert isinstance(made, Compiled), made
+    assert made.partitions == 8
+    shapes = {f"layers.{i}.weight": (512, 512) for i in range(3)}
+    moved: Counter[tuple[str, str, str]] = Counter()
+    for one in collectives(read_module(made.hlo), {"fsdp": 8}, shapes, ("fsdp",)):
+        moved[one.role, one.kind, one.axes] += int(one.nbytes)
+    parameters = 3 * 512 * 512 * 4
+    assert moved["gradients", "reduce-scatter", "fsdp"] == parameters
+    assert moved["weights", "all-gather", "fsdp"] in (parameters, parameters // 2)  # or in bf16
+    assert set(moved) <= {
+        ("gradients", "reduce-scatter", "fsdp"), ("weights", "all-gather", "fsdp"),
+        ("scalars", "all-reduce", "fsdp"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

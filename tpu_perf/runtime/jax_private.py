@@ -203,6 +203,24 @@ def lower(
     return Lowered(stage, len(specs), outs, placement)
 
 
+def lower_elsewhere(
+    function: Callable[..., Any], in_avals: Sequence[Aval], donated: Sequence[int], name: str,
+    placement: Placement, platform: str,
+) -> bytes:  # fmt: skip
+    """StableHLO (MLIR bytecode) of `function` over a mesh without devices, for `platform`: the
+    shardings are in it, the devices are the compiler's to choose."""
+    function.__name__ = name
+    specs = [
+        jax.ShapeDtypeStruct(s, d, sharding=place)
+        for (s, d), place in zip(in_avals, placement.inputs, strict=True)
+    ]
+    jitted = jax.jit(
+        function, donate_argnums=tuple(donated), keep_unused=True, out_shardings=placement.outputs
+    )
+    stage = jitted.trace(*specs).lower(lowering_platforms=(platform,))
+    return bytes(mlir.module_to_bytecode(stage.compiler_ir("stablehlo")))
+
+
 def stablehlo_text(bytecode: bytes) -> str:
     """A StableHLO module as people read it."""
     with mlir.make_ir_context() as context:

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from tpu_perf.errors import EnvironmentProblem
 from tpu_perf.runtime import jax_private
@@ -34,14 +34,32 @@ class DeviceMesh:
                 "if nothing ran on the device before (or with "
                 f"XLA_FLAGS=--xla_force_host_platform_device_count={count})",
             )
-        grid = np.array(list(devices[:count]), dtype=object).reshape(tuple(self.axes.values()))
-        self.mesh = Mesh(grid, tuple(self.axes), axis_types=(AxisType.Auto,) * len(self.axes))
-        self.replicated = NamedSharding(self.mesh, PartitionSpec())
+        #: In the order of partitions; empty where the devices are not here.
+        self.devices: tuple[Any, ...] = tuple(devices[:count])
+        grid = np.array(list(self.devices), dtype=object).reshape(tuple(self.axes.values()))
+        self.mesh: Mesh | AbstractMesh = Mesh(grid, tuple(self.axes), axis_types=self._types())
+
+    @classmethod
+    def without_devices(cls, axes: Mapping[str, int]) -> DeviceMesh:
+        """A mesh for which programs can be lowered, and on which nothing can run."""
+        mesh = cls.__new__(cls)
+        mesh.axes = dict(axes)
+        mesh.devices = ()
+        mesh.mesh = AbstractMesh(
+            tuple(mesh.axes.values()), tuple(mesh.axes), axis_types=mesh._types()
+        )
+        return mesh
+
+    def _types(self) -> tuple[AxisType, ...]:
+        return (AxisType.Auto,) * len(self.axes)
 
     @property
-    def devices(self) -> tuple[Any, ...]:
-        """In the order of partitions."""
-        return tuple(self.mesh.devices.flat)
+    def size(self) -> int:
+        return math.prod(self.axes.values())
+
+    @property
+    def replicated(self) -> NamedSharding:
+        return self.sharding(())
 
     def sharding(self, dims: Dims) -> NamedSharding:
         return NamedSharding(self.mesh, PartitionSpec(*(axes or None for axes in dims)))
@@ -78,12 +96,16 @@ def topology_aware_mesh(axes: Mapping[str, int], traffic: Sequence[str] = ()) ->
         raise ValueError(f"traffic: {', '.join(unknown)} are no axes of {', '.join(axes)}")
     quiet = [axis for axis in axes if axis not in traffic]
     order = [*quiet, *reversed(traffic)]  # mesh_utils gives the last axes the nearest devices
-    mesh = DeviceMesh({axis: axes[axis] for axis in order}).mesh
-    grid = mesh.devices.transpose([order.index(axis) for axis in axes])
-    return Mesh(grid, tuple(axes), axis_types=mesh.axis_types)
+    mesh = DeviceMesh({axis: axes[axis] for axis in order})
+    grid = np.array(list(mesh.devices), dtype=object).reshape([axes[axis] for axis in order])
+    grid = grid.transpose([order.index(axis) for axis in axes])
+    return Mesh(grid, tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
 
 
 def place(array: Any, sharding: Any) -> jax.Array:
-    """The array, on its devices; as it is where it lies so already."""
+    """The array, on its devices; as it is where it lies so already, and where it has no values
+    (what stands for one while programs are only traced)."""
+    if not isinstance(array, (jax.Array, np.ndarray)):
+        return array  # type: ignore[no-any-return]
     placed: jax.Array = jax.device_put(array, sharding)
     return placed

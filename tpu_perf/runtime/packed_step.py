@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tpu_perf.runtime.buffers import Buffer
-from tpu_perf.runtime.jax_private import put
+from tpu_perf.runtime.jax_private import Aval, Placement, lower_elsewhere, put
 from tpu_perf.runtime.mesh import place
 from tpu_perf.runtime.program_cache import CACHE, Program
 from tpu_perf.runtime.replaying import parts_of, replay
@@ -98,6 +98,26 @@ class PackedStep:
         return program_for(key, self._build)
 
     def _build(self) -> Program:
+        work, (avals, donated, placement) = self.work, self._signature()
+        key_text = f"{work.key_text()}\npacked {self.packed_in} {self.packed_out}"
+        if self.arrangement is not None:
+            key_text += f"\n{self.arrangement.text}"
+        return CACHE.build(
+            name=f"step_{len(work.nodes)}", kind="step", ops=len(work.nodes), key_text=key_text,
+            compute=self._compute(), in_avals=avals, donated=donated,
+            parts=parts_of([plan for plan, _, _ in work.nodes]), placement=placement,
+        )  # fmt: skip
+
+    def stablehlo(self, platform: str) -> bytes:
+        """The program as MLIR bytecode for a mesh whose devices need not be here
+        (`DeviceMesh.without_devices`); needs an arrangement."""
+        avals, donated, placement = self._signature()
+        assert placement is not None
+        name = f"step_{len(self.work.nodes)}"
+        return lower_elsewhere(self._compute(), avals, donated, name, placement, platform)
+
+    def _signature(self) -> tuple[list[Aval], list[int], Placement | None]:
+        """Shapes of all inputs, which of them are donated, and where they lie on a mesh."""
         work = self.work
         avals = [(tuple(work.inputs[i].shape), np.dtype(work.inputs[i].dtype)) for i in self.inputs]
         donated = [k for k, i in enumerate(self.inputs) if i in work.donated]
@@ -107,16 +127,9 @@ class PackedStep:
             avals.append(((length,), np.dtype(np.float32)))
         numbers = work.packed()
         avals += [(p.shape, p.dtype) for p in numbers]
-        key_text = f"{work.key_text()}\npacked {self.packed_in} {self.packed_out}"
-        placement = None
-        if self.arrangement is not None:
-            key_text += f"\n{self.arrangement.text}"
-            placement = self.arrangement.placement(self.inputs, len(numbers), self.outputs)
-        return CACHE.build(
-            name=f"step_{len(work.nodes)}", kind="step", ops=len(work.nodes), key_text=key_text,
-            compute=self._compute(), in_avals=avals, donated=donated,
-            parts=parts_of([plan for plan, _, _ in work.nodes]), placement=placement,
-        )  # fmt: skip
+        if self.arrangement is None:
+            return avals, donated, None
+        return avals, donated, self.arrangement.placement(self.inputs, len(numbers), self.outputs)
 
     def _compute(self) -> Callable[..., tuple[jax.Array, ...]]:
         work = self.work

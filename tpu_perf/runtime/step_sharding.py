@@ -153,7 +153,7 @@ class StepSharding:
     def table(self, optimizers: Sequence[torch.optim.Optimizer]) -> pa.Table:
         """The table `placements` of record.details."""
         rows = []
-        devices = len(self.mesh.devices)
+        devices = self.mesh.size
         for one in self.parameters:
             rows.append(self._row(one.name, "parameter", one.tensor, one.own, devices))
             for optimizer in optimizers:
@@ -200,7 +200,7 @@ class Arrangement:
     def text(self) -> str:
         """All of it, for the program's key."""
         mesh = self.sharding.mesh
-        devices = [device.id for device in mesh.devices]
+        devices = [device.id for device in mesh.devices] or mesh.size
         parts = (self.inputs, self.outputs, sorted(self.uses.items()),
                  sorted(self.gradients.items()), self.backward, self.optimizer)  # fmt: skip
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -157,6 +157,8 @@ class WholeStep:
         self._guard: Any = None
         self._replay: _Replay | None = None
         self._drops_gradients = False
+        self._elsewhere: str | None = None  # the platform to lower for, and what came of it
+        self._code = b""
         for optimizer in optimizers:
             self.notes += make_capturable(optimizer)
 
@@ -168,6 +170,18 @@ class WholeStep:
             self.replays += 1
             return self._replay.run(leaves)
         return self._record(args, leaves, guard)
+
+    def lowered_over(self, sharding: StepSharding, platform: str, *args: Any) -> bytes:
+        """Run one step here, and give it as StableHLO (MLIR bytecode, shardings included) for a
+        mesh whose devices need not be here: `DeviceMesh.without_devices`. The second step of a
+        training loop is the first that is like all later ones."""
+        here, self.sharding = self.sharding, sharding
+        self._elsewhere, self._code = platform, b""
+        try:
+            self._record(args, tree_flatten(args)[0], None)
+        finally:
+            self.sharding, self._elsewhere, self._guard = here, None, None
+        return self._code
 
     def _guard_of(self, leaves: list[Any]) -> Any:
         shapes = [
@@ -203,6 +217,9 @@ class WholeStep:
         if self.sharding is not None:
             arrangement = self.sharding.arrange(work, self.optimizers, _argument_names(args))
         packed = PackedStep(work, returned, arrangement)
+        if self._elsewhere is not None:
+            self._code = packed.stablehlo(self._elsewhere)
+            packed = PackedStep(work, returned)
         program = packed.program()
         packed.run_once(program)
         before = self._last

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import streamlit as st
@@ -33,6 +35,20 @@ def show(figure: Figure | None, absent: str, *, heading: bool = True) -> None:
         st.subheader(figure.title)
     text.note(figure.description)
     draw(figure)
+
+
+@contextmanager
+def fetched_ahead(*, grid: bool) -> Iterator[None]:
+    """Meanwhile the browser fetches what draws charts, and grids if asked, which it else asks for
+    only when the first of them is there. Nothing of this can be seen."""
+    slot = st.empty()
+    with slot.container(height=1, border=False, key="ahead"):
+        nothing = {"data": [{"type": "scatter"}], "layout": {"height": 10}}
+        st.plotly_chart(nothing, key="chart-ahead", config=CONFIG, alt="nothing yet")
+        if grid:
+            st.dataframe([], key="grid-ahead", height=1)
+    yield
+    slot.empty()
 
 
 def draw(figure: Figure, **options: Any) -> Any:

@@ -46,6 +46,7 @@ class OpenRun:
         self.stored = stored
         self.summary = RunSummary(stored)
         self.details = RunDetails(stored)
+        self.shown: set[str] = set()  # sections that have been worked out
         self._tables_by: dict[By, OpTable] = {}
 
     @property

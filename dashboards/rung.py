@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import PurePath
 
 import streamlit as st
@@ -32,6 +33,8 @@ SECTIONS: dict[str, Callable[[OpenRun], None]] = {
     "Memory": rung_memory.show,
     "Programs and cache": rung_programs.show,
 }
+#: Sections that show a table which the reader can sort.
+WITH_GRID = ("Modules and ops", "Programs and cache")
 
 
 def show(directory: Directory) -> None:
@@ -53,13 +56,16 @@ def show(directory: Directory) -> None:
     if opened.stored.run.status != "ok" and opened.tables.steps.empty:
         return
     tabs = st.tabs(list(SECTIONS), key="section", bind="query-params")
-    for tab, section in zip(tabs, SECTIONS.values(), strict=True):
-        if tab.open:
-            with tab:
-                try:
-                    section(opened)
-                except StoredRunError as error:
-                    text.problem(error)
+    for tab, (name, section) in zip(tabs, SECTIONS.items(), strict=True):
+        if not tab.open:
+            continue
+        ahead = charts.fetched_ahead(grid=name in WITH_GRID)
+        with tab, nullcontext() if name in opened.shown else ahead:
+            try:
+                section(opened)
+            except StoredRunError as error:
+                text.problem(error)
+        opened.shown.add(name)
 
 
 def _siblings(directory: Directory, path: str, around: str | None) -> None:

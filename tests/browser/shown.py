@@ -129,8 +129,9 @@ class Watched:
         expect(app).to_have_attribute("data-test-script-state", "notRunning")
         expect(self.page.locator("h1").first).to_be_visible(timeout=WAIT_MS)
         expect(self.page.locator("[data-testid=stSkeleton]")).to_have_count(0)
-        for chart in self.page.locator("[data-testid=stPlotlyChart]").all():
-            expect(chart.locator(".main-svg").first).to_be_attached(timeout=WAIT_MS)
+        # Asked of all at once: charts of the script before may still go while one looks.
+        undrawn = self.page.locator("[data-testid=stPlotlyChart]:not(:has(.main-svg))")
+        expect(undrawn).to_have_count(0, timeout=WAIT_MS)
 
     def calm(self) -> None:
         """Nothing from outside, no complaint, no script of a run's own."""

@@ -40,12 +40,10 @@ def executed_ops(tables: RunTables, details: RunDetails) -> ExecutedOps:
     executes = tables.timed_events("execute")
     steps = len(tables.timed)
     counts: Counter[tuple[int, int, str, int, int]] = Counter()
-    dispatches = dict(iter(tables.timed_events("dispatch").groupby("program")))
+    dispatches = _by_program(tables.timed_events("dispatch"), ("t_start_ns", "t_end_ns", "site"))
     reused = 0
-    for program, group in executes.groupby("program"):
-        number = int(program)  # type: ignore[arg-type]
+    for number, (starts,) in _by_program(executes, ("t_start_ns",)).items():
         ops = details.program_ops.get(number)
-        starts = np.sort(group["t_start_ns"].to_numpy(np.int64))
         if ops is None:
             ops = [ProgramOp(position=NO_OP, op=_name_of(tables, number), call=-1, site=-1)]
         if len(ops) == 1:
@@ -95,16 +93,21 @@ def enclosing(starts: Integers, ends: Integers, moments: Integers) -> Integers:
     return np.where(inside, index, -1).astype(np.int64)
 
 
-def _dispatch_sites(dispatches: pd.DataFrame | None, starts: Integers) -> Counter[int]:
+def _by_program(events: pd.DataFrame, columns: Sequence[str]) -> dict[int, list[Integers]]:
+    """These columns of each program's events, in the order in which they started."""
+    order = np.lexsort((events["t_start_ns"].to_numpy(), events["program"].to_numpy()))
+    programs, begin = np.unique(events["program"].to_numpy(np.int64)[order], return_index=True)
+    split = [np.split(events[column].to_numpy(np.int64)[order], begin[1:]) for column in columns]
+    return dict(zip(programs.tolist(), map(list, zip(*split, strict=True)), strict=False))
+
+
+def _dispatch_sites(dispatches: Sequence[Integers] | None, starts: Integers) -> Counter[int]:
     """How often a program ran from each site, -1 where no dispatch of it was open."""
     if dispatches is None:
         return Counter({-1: len(starts)})
-    rows = dispatches.sort_values("t_start_ns")
-    found = enclosing(
-        rows["t_start_ns"].to_numpy(np.int64), rows["t_end_ns"].to_numpy(np.int64), starts
-    )
-    sites = np.where(found >= 0, rows["site"].to_numpy(np.int64)[found], -1)
-    return Counter(sites.tolist())
+    begun, ended, sites = dispatches
+    found = enclosing(begun, ended, starts)
+    return Counter(np.where(found >= 0, sites[found], -1).tolist())
 
 
 def _captured_sites(

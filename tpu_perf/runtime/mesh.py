@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from tpu_perf.errors import EnvironmentProblem
 from tpu_perf.runtime import jax_private
+from tpu_perf.runtime.torus_order import topology_aware_order
 
 #: For each dimension of a tensor the mesh axes that split it, the outermost first.
 Dims = tuple[tuple[str, ...], ...]
@@ -69,22 +70,6 @@ class DeviceMesh:
         return math.prod(self.axes[axis] for axes in dims for axis in axes)
 
 
-def topology_aware_order(devices: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
-    """Devices in an order in which neighbours along the last axes of a mesh of these sizes are
-    neighbours on the torus; as they are where they have no coordinates (a CPU's)."""
-    count = math.prod(sizes)
-    if count > len(devices) or not hasattr(devices[0], "coords"):
-        return list(devices)
-    from jax.experimental import mesh_utils
-
-    chosen: Sequence[Any] = devices[:count]
-    try:
-        grid = mesh_utils.create_device_mesh(tuple(sizes), devices=chosen)
-    except (ValueError, NotImplementedError, AssertionError):  # it knows no such shape
-        return list(chosen)
-    return list(grid.flat)
-
-
 def topology_aware_mesh(axes: Mapping[str, int], traffic: Sequence[str] = ()) -> Mesh:
     """A `jax.sharding.Mesh` whose axes lie on the torus so that those with most traffic join
     neighbours. `traffic` names axes with the busiest first; by default the last axis is that.
@@ -95,7 +80,7 @@ def topology_aware_mesh(axes: Mapping[str, int], traffic: Sequence[str] = ()) ->
     if unknown:
         raise ValueError(f"traffic: {', '.join(unknown)} are no axes of {', '.join(axes)}")
     quiet = [axis for axis in axes if axis not in traffic]
-    order = [*quiet, *reversed(traffic)]  # mesh_utils gives the last axes the nearest devices
+    order = [*quiet, *reversed(traffic)]  # the last axes get the nearest devices
     mesh = DeviceMesh({axis: axes[axis] for axis in order})
     grid = np.array(list(mesh.devices), dtype=object).reshape([axes[axis] for axis in order])
     grid = grid.transpose([order.index(axis) for axis in axes])

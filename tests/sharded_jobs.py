@@ -146,7 +146,7 @@ def train(model: torch.nn.Module, plan: ShardingPlan | None, device: str) -> dic
     def step(given: dict[str, torch.Tensor]) -> torch.Tensor:
         optimizer.zero_grad()
         x = given["tokens"]
-        out = model(x)
+        out = forward(x)
         loss = (
             out.square().mean() if isinstance(model, Stack)
             else torch.nn.functional.cross_entropy(out[:, :-1].flatten(0, 1), x[:, 1:].flatten())
@@ -155,6 +155,9 @@ def train(model: torch.nn.Module, plan: ShardingPlan | None, device: str) -> dic
         optimizer.step()
         return loss.detach()
 
+    forward: Any = model
+    if plan is not None and plan.program == "compile":
+        forward = compiled(model)
     run: Any = step
     if spread is not None:
         run = WholeStep(step, (optimizer,), spread.sharding)
@@ -176,6 +179,7 @@ def train(model: torch.nn.Module, plan: ShardingPlan | None, device: str) -> dic
         text = program.executable.loaded.hlo_modules()[0].to_string()
         found |= {
             "replays": run.replays,
+            "graphs": [part.op for part in program.parts() if part.op.startswith("graph::")],
             "moved": dict(moved),
             "notes": dict(spread.notes()),
             "groups": groups_of(module, text),
@@ -184,6 +188,10 @@ def train(model: torch.nn.Module, plan: ShardingPlan | None, device: str) -> dic
             "parts": {p.name: spread.mesh.parts(p.own) for p in spread.sharding.parameters},
         }
     return found
+
+
+def compiled(model: torch.nn.Module) -> Any:
+    return torch.compile(model, backend="tpu", dynamic=False)
 
 
 def compare(name: str, make: Any, plan: ShardingPlan) -> dict[str, Any]:
@@ -225,6 +233,8 @@ JOBS: dict[str, tuple[Any, ShardingPlan]] = {
     "sequence": (Model, ShardingPlan(strategy="sequence", mesh={"data": 2, "sequence": 4})),
     "expert": (four_experts, ShardingPlan(strategy="expert", mesh={"data": 2, "expert": 4})),
     "seven_heads": (seven_heads, ShardingPlan(strategy="tp", mesh={"data": 2, "tensor": 4})),
+    "compiled": (Model, ShardingPlan(
+        strategy="fsdp_tp", mesh={"fsdp": 4, "tensor": 2}, program="compile")),
     "placed_by_hand": (Model, ShardingPlan(
         strategy="fsdp_tp", mesh={"fsdp": 2, "tensor": 4},
         placements={"mlp.*.weight": [None, ["fsdp", "tensor"]]})),

@@ -23,7 +23,7 @@ from tpu_perf.predict.targets import find_target
 
 REPOSITORY = Path(__file__).parents[2]
 STRATEGIES = ("ddp", "fsdp", "hsdp", "tp", "fsdp_tp", "sequence", "expert", "seven_heads",
-              "placed_by_hand", "stack_ddp", "stack_fsdp",
+              "compiled", "placed_by_hand", "stack_ddp", "stack_fsdp",
               "stack_fsdp_gathered_again")  # fmt: skip
 TOLERANCE = 2e-6  # of float32 sums in another order, over ten steps
 
@@ -117,6 +117,11 @@ def test_heads_that_do_not_divide_are_copied_and_named(jobs: dict[str, Any]) -> 
 def test_placements_of_the_ladder_file_hold(jobs: dict[str, Any]) -> None:
     parts = jobs["placed_by_hand"]["parts"]
     assert parts["mlp.up_proj.weight"] == parts["mlp.down_proj.weight"] == 8
+
+
+def test_compiled_graphs_become_part_of_the_step(jobs: dict[str, Any]) -> None:
+    assert jobs["compiled"]["graphs"] == ["graph::compiled_forward", "graph::compiled_backward"]
+    assert jobs["fsdp_tp"]["graphs"] == []
 
 
 def test_experts_lie_apart(jobs: dict[str, Any]) -> None:

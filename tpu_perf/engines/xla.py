@@ -228,10 +228,10 @@ def _build_step(
         precision=plan.precision,
         device_type="tpu",
     )
-    if plan.mode == "whole_step":
+    if plan.mode == "whole_step" or spread is not None:
         whole = WholeStep(training, (optimizer,), None if spread is None else spread.sharding)
         return whole, partial(_whole_step_notes, whole, spread), spread
-    return training, no_notes if spread is None else spread.notes, spread
+    return training, no_notes, None
 
 
 def _whole_step_notes(whole: Any, spread: Spread | None = None) -> Mapping[str, str]:

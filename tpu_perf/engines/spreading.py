@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 class Spread:
     """The mesh of a rung, where its tensors lie, and what the user should know of that."""
 
-    def __init__(self, plan: ShardingPlan, module: torch.nn.Module) -> None:
-        """Moves the module to the device, each parameter to its place on the mesh.
+    def __init__(
+        self, plan: ShardingPlan, module: torch.nn.Module,
+        given: Mapping[str, tuple[tuple[str, ...], ...]] | None = None,
+    ) -> None:  # fmt: skip
+        """Moves the module to the device, each parameter to its place on the mesh. `given` is how
+        the model came split, which holds over the strategy's own tensor parallel rules.
 
         Raises RungUnavailable where there are too few devices, ShardingError where the plan does
         not fit the model.
@@ -32,7 +36,7 @@ class Spread:
         from tpu_perf.sharding.model_facts import parameter_facts
         from tpu_perf.sharding.strategies import BATCH_AXES, SEQUENCE_AXES
 
-        self.assignment: Assignment = assign(plan, parameter_facts(module))
+        self.assignment: Assignment = assign(plan, parameter_facts(module), given)
         self._of_batch: list[str] = []
         self.optimizers: tuple[torch.optim.Optimizer, ...] = ()
         try:

@@ -215,7 +215,10 @@ def _build_step(
     if plan.sharding is None:
         module = workload.module.to("tpu")
     else:
-        spread, module = Spread(plan.sharding, workload.module), workload.module
+        spread, module = (
+            Spread(plan.sharding, workload.module, workload.placements),
+            workload.module,
+        )
     optimizer = build_optimizer(module, plan.optimizer)
     if spread is not None:
         spread.optimizers = (optimizer,)

@@ -72,18 +72,19 @@ class Assignment:
 def assign(
     plan: ShardingPlan, facts: Sequence[ParameterFacts], given: Mapping[str, Dims] | None = None
 ) -> Assignment:
-    """Split every parameter. `given` are splits that the model came with, which hold unless the
-    ladder file overrides them.
+    """Split every parameter. `given` are splits along other axes than fsdp that the model came
+    with; they stand in for the strategy's rules, which no parameter of such a model follows.
 
-    Raises ShardingError where the ladder file's own placements fit no parameter, or do not fit.
+    Raises ShardingError where placements of the ladder file or of the model do not fit.
     """
     overrides = _overrides(plan, facts)
     uneven: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     found: dict[str, Split] = {}
     for one in facts:
-        dims = overrides.get(one.name) or (given or {}).get(one.name)
+        dims = overrides.get(one.name)
         if dims is None:
-            dims, complaint = _by_rule(plan.mesh, one)
+            start = _given(plan.mesh, one, given.get(one.name, ())) if given else None
+            dims, complaint = _by_rule(plan.mesh, one, start)
             if complaint is not None:
                 uneven.setdefault((complaint, one.shape), []).append(one.name)
         found[one.name] = Split(own=dims)
@@ -94,22 +95,43 @@ def assign(
     return Assignment(mesh=dict(plan.mesh), parameters=found, warnings=warnings)
 
 
-def _by_rule(mesh: Mapping[str, int], one: ParameterFacts) -> tuple[Dims, str | None]:
-    """The split by the strategy's rules, and what did not divide."""
-    dims: list[tuple[str, ...]] = [()] * len(one.shape)
-    left = list(one.shape)
+def _given(mesh: Mapping[str, int], one: ParameterFacts, dims: Dims) -> Dims:
+    """The split that a parameter came with, checked against the rung's mesh."""
+    dims = dims or ((),) * len(one.shape)
+    for axes in dims:
+        for axis in axes:
+            if axis not in mesh:
+                raise ShardingError(
+                    f"{one.name} came split along the axis {axis!r} of its DeviceMesh, which the "
+                    f"rung's mesh ({', '.join(mesh)}) lacks",
+                    hint="name the dimensions of the DeviceMesh as the axes of the rung's mesh",
+                )
+    return _checked(mesh, "of the model", one, dims)
+
+
+def _by_rule(
+    mesh: Mapping[str, int], one: ParameterFacts, given: Dims | None = None
+) -> tuple[Dims, str | None]:
+    """The split by the strategy's rules (with `given`, by those for fsdp alone), and what did not
+    divide."""
+    dims: list[tuple[str, ...]] = list(given or [()] * len(one.shape))
+    left = [
+        size // math.prod(mesh[axis] for axis in axes)
+        for size, axes in zip(one.shape, dims, strict=True)
+    ]
     complaint = None
 
     def split(dimension: int, axis: str) -> None:
         dims[dimension] = (*dims[dimension], axis)
         left[dimension] //= mesh[axis]
 
-    if mesh.get("expert", 1) > 1 and one.role == "experts":
+    ruled = given is None
+    if ruled and mesh.get("expert", 1) > 1 and one.role == "experts":
         if left[0] % mesh["expert"]:
             complaint = f"{left[0]} experts do not divide by {mesh['expert']}; they are copied"
         else:
             split(0, "expert")
-    if mesh.get("tensor", 1) > 1:
+    if ruled and mesh.get("tensor", 1) > 1:
         dimension = split_dimension(one.role, len(one.shape), one.inputs_first)
         if dimension is not None:
             whole, parts = left[dimension], mesh["tensor"]
@@ -119,7 +141,7 @@ def _by_rule(mesh: Mapping[str, int], one: ParameterFacts) -> tuple[Dims, str | 
                              "so every device of that axis has a copy")  # fmt: skip
             else:
                 split(dimension, "tensor")
-    if mesh.get("fsdp", 1) > 1 and one.shape:
+    if mesh.get("fsdp", 1) > 1 and one.shape and not any("fsdp" in axes for axes in dims):
         parts = mesh["fsdp"]
         fitting = [d for d, size in enumerate(left) if size % parts == 0 and size]
         if fitting:

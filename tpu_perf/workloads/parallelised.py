@@ -64,8 +64,8 @@ _NAME = "distribute_tensor"
 
 
 def made_whole(model: torch.nn.Module, kept: WholeValues, where: str) -> Mapping[str, Dims]:
-    """Put whole parameters in the place of DTensors, take torch's hooks for them away, and say how
-    each was split. Empty for a model without DTensors.
+    """Put whole parameters in the place of DTensors, take torch's hooks for them away, end the
+    process group, and say how each was split. Empty for a model without DTensors.
 
     Raises WorkloadError for a split that cannot be undone.
     """
@@ -99,6 +99,8 @@ def made_whole(model: torch.nn.Module, kept: WholeValues, where: str) -> Mapping
             for key, hook in list(hooks.items()):
                 if getattr(hook, "__module__", "") == _API:
                     del hooks[key]
+    if torch.distributed.is_initialized():  # the function may be called again in this process
+        torch.distributed.destroy_process_group()
     return found
 
 

@@ -12,7 +12,7 @@ from tpu_perf.analysis.rung_record import RungRecord
 from tpu_perf.errors import StoredRunError
 from tpu_perf.export.html import workload_of
 from tpu_perf.export.json_document import environment_of
-from tpu_perf.export.report import rung_charts, rung_tables, series_charts
+from tpu_perf.export.report import rung_charts, rung_tables, series_charts, sharding_tables
 from tpu_perf.export.report.rung_tables import Table
 
 from . import charts, text
@@ -133,6 +133,8 @@ def _metrics(opened: OpenLadder) -> None:
         text.note("MFU against " + "; ".join(notes))
     table = rung_tables.break_even(rungs, opened.ladder.baseline)
     if table:
+        plain_table(table)
+    for table in sharding_tables.tables(rungs):
         plain_table(table)
 
 

@@ -60,7 +60,10 @@ def test_every_metric_of_a_hand_made_ladder(tmp_path: Path) -> None:
         "grad_norm_max_rel_diff": 0.02 / 2.02,
         "recorder_overhead": 100 / 80 - 1,
     }
-    assert {name: metric.value for name, metric in metrics.items()} == pytest.approx(expected)
+    known = {name: metric.value for name, metric in metrics.items() if metric.value is not None}
+    assert known == pytest.approx(expected)
+    unknown = {metric.reason for metric in metrics.values() if metric.value is None}
+    assert unknown == {"this rung runs on one device"}
 
 
 def test_speedup_is_the_median_of_paired_rounds(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from tests.stored_ladders import FACTS, partial_ladder, two_rungs, warm_timeline, write_run
 from tpu_perf.analysis.ladder_metrics import complete
 from tpu_perf.export.terminal import render_ladder
-from tpu_perf.export.terminal_table import COLUMNS, DETAILS, MetricTable
+from tpu_perf.export.terminal_table import COLUMNS, DETAILS, SHARDING, MetricTable
 from tpu_perf.record.metric import METRIC_UNITS
 
 
@@ -89,7 +89,7 @@ def test_columns_are_kept_by_importance() -> None:
 
 
 def test_every_metric_is_in_one_of_the_tables() -> None:
-    shown = [column.metric for column in (*COLUMNS, *DETAILS)]
+    shown = [column.metric for column in (*COLUMNS, *DETAILS, *SHARDING)]
     assert sorted(shown) == sorted(METRIC_UNITS)
 
 

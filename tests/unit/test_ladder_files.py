@@ -11,6 +11,7 @@ import pytest
 
 from tpu_perf.cli.schema import schema_text
 from tpu_perf.ladder.plan import plan_ladder, read_ladder
+from tpu_perf.record.plan import ShardingPlan
 from tpu_perf.rungs.interface import RUNGS
 
 LADDERS = Path(__file__).resolve().parents[2] / "ladders"
@@ -54,10 +55,12 @@ assert not loaded, loaded
 
 
 def test_every_rung_is_named_like_its_file_and_changes_the_plan(tmp_path: Path) -> None:
-    plan = plan_ladder(read_ladder(FILES[0]))[0]
+    mesh = ShardingPlan(strategy="ddp", mesh={"data": 2})
+    plan = plan_ladder(read_ladder(FILES[0]))[0].with_changes(sharding=mesh)
+    modes = {"cpu_eager": "eager", "cpu_inductor": "inductor", "shard": "whole_step"}
     for name, rung in RUNGS.items():
         changed = rung.change(plan)
         assert rung.name == name
-        assert changed.mode == {"cpu_eager": "eager", "cpu_inductor": "inductor"}.get(name, name)
+        assert changed.mode == modes.get(name, name)
         assert changed.engine == ("cpu" if name.startswith("cpu_") else "xla")
         assert changed.with_changes(engine=plan.engine, mode=plan.mode) == plan

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tpu_perf.analysis import (
     caveats,
+    collectives,
     comparison,
     device_memory,
     lanes,
@@ -48,7 +49,7 @@ def completed(directory: Path) -> tuple[Ladder, list[RungRecord]]:
 def computed(rungs: list[RungRecord], baseline_name: str) -> list[RungRecord]:
     """The same rungs with metrics, then with the sentences, which compare finished metrics."""
     baseline = next((rung for rung in rungs if rung.name == baseline_name), None)
-    measured = [_with_metrics(rung, baseline) for rung in rungs]
+    measured = [_with_metrics(rung, baseline, rungs) for rung in rungs]
     baseline = next((rung for rung in measured if rung.name == baseline_name), None)
     out = []
     before: RungRecord | None = None
@@ -64,7 +65,9 @@ def _has_results(rung: RungRecord) -> bool:
     return rung.ok and rung.value("step_time") is not None
 
 
-def _with_metrics(rung: RungRecord, baseline: RungRecord | None) -> RungRecord:
+def _with_metrics(
+    rung: RungRecord, baseline: RungRecord | None, rungs: list[RungRecord]
+) -> RungRecord:
     if rung.run is None or rung.tables is None:
         return rung
     warnings = caveats.of_worker(rung.run.warnings)
@@ -75,6 +78,7 @@ def _with_metrics(rung: RungRecord, baseline: RungRecord | None) -> RungRecord:
             rung.tables.read_all()
             metrics = metrics_of(rung.tables, rung.facts)
             metrics["speedup"] = _speedup(rung, baseline)
+            metrics["scaling_efficiency"] = _scaling(rung, rungs)
         except StoredRunError as error:
             metrics = all_missing(error.message)
             warnings = (*warnings, f"damaged tables: {error.message}")
@@ -89,6 +93,13 @@ def _speedup(rung: RungRecord, baseline: RungRecord | None) -> Metric:
         return comparison.speedup(baseline, rung)
     except StoredRunError as error:
         return Metric.missing("x", f"the baseline {baseline.name} is damaged: {error.message}")
+
+
+def _scaling(rung: RungRecord, rungs: list[RungRecord]) -> Metric:
+    try:
+        return collectives.scaling_efficiency(rung, rungs)
+    except StoredRunError as error:
+        return Metric.missing("fraction", f"the rung on one device is damaged: {error.message}")
 
 
 def all_missing(reason: str) -> dict[str, Metric]:
@@ -115,6 +126,7 @@ def metrics_of(tables: RunTables, facts: Facts) -> dict[str, Metric]:
         "cache_hit_rate": program_cache.cache_hit_rate(tables),
         "host_time_per_step": lanes.host_time_per_step(tables, facts),
         "device_time_per_step": lanes.device_time_per_step(facts),
+        **collectives.collective_metrics(tables),
         "loss_max_abs_diff": numerics.loss_max_abs_diff(facts),
         "grad_norm_max_rel_diff": numerics.grad_norm_max_rel_diff(facts),
         "recorder_overhead": comparison.recorder_overhead(tables, facts, step),

@@ -31,10 +31,11 @@ _FROM_STEPS: dict[str, Callable[[RungRecord], float | None] | None] = {
 COUNTED = (
     *("model_flops_per_step", "hbm_peak_bytes", "hbm_boundary_bytes_per_step"),
     *("hbm_accessed_bytes_per_step", "compile_count", "programs", "cache_requests_per_step"),
-    "cache_hit_rate",
+    *("cache_hit_rate", "collectives_per_step", "collective_bytes_per_step"),
+    *("collective_sent_bytes_per_step", "replicated_bytes"),
 )
 OF_CACHE = ("compile_count", "cache_hit_rate")
-HIGHER_IS_BETTER = ("tokens_per_second", "mfu", "cache_hit_rate", "speedup")
+HIGHER_IS_BETTER = ("tokens_per_second", "mfu", "cache_hit_rate", "speedup", "scaling_efficiency")
 NEAR_ZERO = ("loss_max_abs_diff", "grad_norm_max_rel_diff", "recorder_overhead")
 NO_DIRECTION = ("model_flops_per_step", "recorder_overhead")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tpu_perf.analysis import quantities
 from tpu_perf.analysis.counted_steps import tables_to_analyse
@@ -64,7 +64,7 @@ def analyse(
             f"{stored.directory} has no steady steps to analyse: {status}",
             hint="`tpu-perf show` says what a ladder's rungs came to",
         )
-    facts = stored.run.facts
+    facts, sharding = stored.run.facts, stored.run.plan.sharding
     step = step_time(tables)
     measured = measured_ops(tables, details, attention)
     machine = machine_of(facts, stored.run.environment)
@@ -76,7 +76,7 @@ def analyse(
     return RunAnalysis(
         stored=stored,
         attention=attention,
-        step=_of_step(table, facts, step),
+        step=_of_step(table, facts, step, 1 if sharding is None else sharding.devices),
         table=table,
         more={other: grouped(other) for other in more},
         machine=machine,
@@ -96,19 +96,22 @@ def analyse(
     )
 
 
-def _of_step(table: OpTable, facts: Facts, step: Metric) -> dict[str, Metric]:
+def _of_step(table: OpTable, facts: Facts, step: Metric, devices: int) -> dict[str, Metric]:
     total = table.total.measures
     model = total["model_flops"]
     if model.value == 0 and not table.total.measures["runs"].value:
         model = Metric.missing("FLOP", "no programs were executed in steady steps")
+    executed = total["hardware_flops"]
+    if executed.value is not None:  # a program over a mesh tells what one of its devices computes
+        executed = replace(executed, value=executed.value * devices)
     return {
         "step_time": step,
         "device_time": total["device_time"],
         "host_time": total["host_time"],
         "model_flops": model,
-        "hardware_flops": total["hardware_flops"],
+        "hardware_flops": executed,
         "mfu": _utilisation(model, facts, step),
-        "hfu": _utilisation(total["hardware_flops"], facts, step),
+        "hfu": _utilisation(executed, facts, step),
         "reference_model_flops": _reference(facts),
     }
 

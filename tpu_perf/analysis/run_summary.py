@@ -48,8 +48,9 @@ class RunSummary:
                 if run.status == "ok"
                 else all_missing(f"{run.status}: {run.reason}")
             )
-            missing = Metric.missing(METRIC_UNITS["speedup"], NO_OTHER_RUN)
-            metrics = {"speedup": missing, **made, **stored}
+            compared = ("speedup", "scaling_efficiency")
+            alone = {n: Metric.missing(METRIC_UNITS[n], NO_OTHER_RUN) for n in compared}
+            metrics = {**alone, **made, **stored}
             run = replace(run, metrics={name: metrics[name] for name in METRIC_UNITS})
         return RungRecord(
             name=run.plan.rung,

@@ -39,6 +39,7 @@ class RunTables:
         self._counted = counted
         self._events: dict[str, pd.DataFrame] = {}
         self._timed_events: dict[str, pd.DataFrame] = {}
+        self._details: dict[str, pd.DataFrame] = {}
 
     def events(self, kind: str) -> pd.DataFrame:
         """Events of one kind; those recorded without places have them from steps that have."""
@@ -46,6 +47,12 @@ class RunTables:
             events = self._stored.events(kind)
             self._events[kind] = with_places(kind, events) if kind in COMPARED else events
         return self._events[kind]
+
+    def detail(self, name: str) -> pd.DataFrame:
+        """A table of `record.details`; empty where the run has none."""
+        if name not in self._details:
+            self._details[name] = self._stored.detail(name)
+        return self._details[name]
 
     def read_all(self) -> None:
         """Read every table now. Raises StoredRunError if one is damaged."""

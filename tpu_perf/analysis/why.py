@@ -15,6 +15,7 @@ from tpu_perf.analysis.lanes import breakdown
 from tpu_perf.analysis.program_cache import events_per_step, loaded_share
 from tpu_perf.analysis.quantities import byte_count, count, digits, percent, seconds
 from tpu_perf.analysis.rung_record import RungRecord
+from tpu_perf.analysis.sharding_surprises import surprises
 
 Limit = Literal[
     "host-bound",
@@ -57,7 +58,7 @@ def sentence(rung: RungRecord, before: RungRecord | None, others: list[RungRecor
     text = f"{verdict.limit}: {verdict.evidence}"
     if before is not None:
         text += f"; {compared(before, rung)}"
-    return text
+    return "; ".join([text, *surprises(rung)])
 
 
 def decide(rung: RungRecord, others: list[RungRecord]) -> Verdict:

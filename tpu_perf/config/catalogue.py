@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BeforeValidator, Field, create_model
 
 from tpu_perf.config.models import LadderFile, RungEntry, StrictModel, entry_from_name
+
+
+class Axes(Protocol):
+    """Mesh axes that a sharding strategy needs, and those that it can use."""
+
+    @property
+    def required(self) -> tuple[str, ...]: ...
+
+    @property
+    def optional(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +30,8 @@ class Catalogue:
     rungs: Mapping[str, str]  # name -> one-line summary
     engines: tuple[str, ...]
     workloads: Mapping[str, type[StrictModel]]  # kind -> model of its parameters
+    strategies: Mapping[str, Axes] = field(default_factory=dict)
+    placed_rungs: tuple[str, ...] = ()  # those that need a strategy and a mesh
 
     def workload_model(self, kind: str) -> type[StrictModel]:
         """The parameters of one kind, plus the `kind` key itself."""
@@ -44,6 +56,7 @@ class Catalogue:
             __doc__=RungEntry.__doc__,
             rung=(names, ...),
             engine=(_literal(self.engines) | None, None),
+            strategy=(_literal(tuple(self.strategies) or ("",)) | None, None),
         )
         short = BeforeValidator(entry_from_name, json_schema_input_type=names | entry)
         return create_model(

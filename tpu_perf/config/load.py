@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from tpu_perf.config.catalogue import Catalogue
+from tpu_perf.config.mesh_checks import check_sharding
 from tpu_perf.config.messages import data_path, explain
 from tpu_perf.config.models import LadderFile, Optimizer, RungEntry
 from tpu_perf.config.overrides import apply_overrides
@@ -59,6 +60,7 @@ def validate(document: Document, catalogue: Catalogue) -> LadderConfig:
     ladder = TypeAdapter(catalogue.ladder_model())
     file = _check(document, ladder, document.data, (), context)
     rungs = _check_rungs(document, catalogue, context)
+    check_sharding(document, catalogue)
     baseline = _check_baseline(document, rungs)
     document.problems.sort(key=lambda problem: _order(document, problem.place))
     raise_all(document.problems)

@@ -113,6 +113,17 @@ class RungEntry(StrictModel):
     """Changes to the ladder's optimizer."""
     workload: dict[str, Any] | None = None
     """Changes to the ladder's workload parameters."""
+    strategy: str | None = None
+    """Rung `shard`: how the job is spread over the devices of the mesh."""
+    mesh: dict[str, Annotated[int, Field(ge=1)]] | None = None
+    """Rung `shard`: devices along each axis, the outermost first."""
+    placements: dict[str, list[str | list[str] | None]] = Field(default_factory=dict)
+    """Rung `shard`: mesh axes of each dimension of parameters, by a pattern of their names, over
+    the strategy's own rules."""
+    gather_again: bool = False
+    """Rung `shard`: gather parameters split along fsdp once more for the backward pass."""
+    program: Literal["whole_step", "compile"] | None = None
+    """Rung `shard`: what becomes a program over the mesh, the whole step unless said otherwise."""
 
     @property
     def label(self) -> str:

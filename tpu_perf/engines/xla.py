@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from tpu_perf.engines.interface import (
     Span,
     StepOutcome,
 )
+from tpu_perf.engines.spreading import Spread
 from tpu_perf.record.plan import Mode, Plan
 from tpu_perf.workloads.interface import Batch, BuiltWorkload
 
@@ -40,13 +42,15 @@ class XlaSession:
     """A rung on device "tpu"."""
 
     def __init__(
-        self, workload: BuiltWorkload, step: Step, more_notes: Callable[[], Mapping[str, str]]
-    ) -> None:
+        self, workload: BuiltWorkload, step: Step, more_notes: Callable[[], Mapping[str, str]],
+        spread: Spread | None = None,
+    ) -> None:  # fmt: skip
         from tpu_perf.runtime.program_cache import CACHE
 
         self._workload = workload
         self._step = step
         self._more_notes = more_notes
+        self._spread = spread
         self._cache = CACHE
         self._last: tuple[torch.Tensor, torch.Tensor | None] | None = None
 
@@ -110,7 +114,10 @@ class XlaSession:
 
         with record_device(recorder) as spans:
             spans += steps()
-        return tables_of_process(recorder.sites)
+        tables = dict(tables_of_process(recorder.sites))
+        if self._spread is not None:
+            tables["placements"] = self._spread.table()
+        return tables
 
     def programs(self) -> pa.Table | None:
         from tpu_perf.runtime.program_files import program_table
@@ -150,7 +157,10 @@ class XlaEngine:
         _limit_threads(plan.threads)
         import torch
 
-        from tpu_perf.runtime import device
+        from tpu_perf.runtime import device, jax_private
+
+        if plan.sharding is not None:
+            jax_private.want_devices(plan.sharding.devices)
 
         device.load()
         from tpu_perf.runtime.modes import STATE, EagerMode, switch
@@ -163,21 +173,21 @@ class XlaEngine:
         switch(EagerMode[_EAGER_MODES[plan.mode]])
         torch.manual_seed(plan.seed)
         try:
-            step, notes = _build_step(plan, workload)
+            step, notes, spread = _build_step(plan, workload)
         except RuntimeError as error:
             _raise_if_out_of_memory(error)
             raise
-        return XlaSession(workload, step, notes)
+        return XlaSession(workload, step, notes, spread)
 
     def device(self) -> tuple[str, int]:
         from tpu_perf.runtime import jax_private
 
-        return str(jax_private.device().device_kind), 1
+        return str(jax_private.device().device_kind), len(jax_private.devices())
 
 
 def _build_step(
     plan: Plan, workload: BuiltWorkload
-) -> tuple[Step, Callable[[], Mapping[str, str]]]:
+) -> tuple[Step, Callable[[], Mapping[str, str]], Spread | None]:
     import torch
 
     from tpu_perf.runtime.whole_step import WholeStep
@@ -186,6 +196,10 @@ def _build_step(
     def no_notes() -> Mapping[str, str]:
         return {}
 
+    if workload.make_step is not None and plan.sharding is not None:
+        raise RungUnavailable(
+            "the workload brings its own step function; this rung places the parameters of a model"
+        )
     if workload.make_step is not None:
         users = workload.make_step(torch.device("tpu"))
         if plan.mode == "compile":
@@ -194,10 +208,20 @@ def _build_step(
             )
         if plan.mode == "whole_step":
             users = whole = WholeStep(users)
-            return lambda batch: (users(batch).detach(), None), lambda: _whole_step_notes(whole)
-        return lambda batch: (users(batch).detach(), None), no_notes
-    module = workload.module.to("tpu")
+            notes = partial(_whole_step_notes, whole)
+            return lambda batch: (users(batch).detach(), None), notes, None
+        return lambda batch: (users(batch).detach(), None), no_notes, None
+    spread = None
+    if plan.sharding is None:
+        module = workload.module.to("tpu")
+    else:
+        spread, module = (
+            Spread(plan.sharding, workload.module, workload.placements),
+            workload.module,
+        )
     optimizer = build_optimizer(module, plan.optimizer)
+    if spread is not None:
+        spread.optimizers = (optimizer,)
     training = TrainingStep(
         module=torch.compile(module, backend="tpu", dynamic=False)  # type: ignore[arg-type]
         if plan.mode == "compile"
@@ -207,19 +231,19 @@ def _build_step(
         precision=plan.precision,
         device_type="tpu",
     )
-    if plan.mode == "whole_step":
-        whole = WholeStep(training, (optimizer,))
-        return whole, lambda: _whole_step_notes(whole)
-    return training, no_notes
+    if plan.mode == "whole_step" or spread is not None:
+        whole = WholeStep(training, (optimizer,), None if spread is None else spread.sharding)
+        return whole, partial(_whole_step_notes, whole, spread), spread
+    return training, no_notes, None
 
 
-def _whole_step_notes(whole: Any) -> Mapping[str, str]:
+def _whole_step_notes(whole: Any, spread: Spread | None = None) -> Mapping[str, str]:
     notes = {"whole_step": f"{whole.recordings} steps recorded, {whole.replays} replayed"}
     if whole.why_recorded:
         notes["whole_step"] += f"; recorded again because {whole.why_recorded}"
     if whole.notes:
         notes["optimizer"] = "; ".join(whole.notes)
-    return notes
+    return notes if spread is None else {**notes, **spread.notes()}
 
 
 def _limit_threads(threads: int | None) -> None:

@@ -14,7 +14,7 @@ from tpu_perf.analysis.model_flops import peak_notes
 from tpu_perf.analysis.rung_record import RungRecord
 from tpu_perf.export.interface import EXPORTERS, Exporter
 from tpu_perf.export.json_document import environment_of
-from tpu_perf.export.report import rung_charts, rung_tables, series_charts
+from tpu_perf.export.report import rung_charts, rung_tables, series_charts, sharding_tables
 from tpu_perf.export.report.figures import Figure
 from tpu_perf.record.ladder import Ladder
 
@@ -75,6 +75,7 @@ def context(ladder: Ladder, rungs: list[RungRecord]) -> dict[str, Any]:
         "fallbacks": rung_tables.fallbacks(rungs),
         "break_even": rung_tables.break_even(rungs, ladder.baseline),
         "numerics": rung_tables.numerics(rungs),
+        "sharding": sharding_tables.tables(rungs),
         "notes": rung_tables.lane_notes(rungs),
         "plans": [(rung.name, plan) for rung in rungs if (plan := rung_tables.plan_of(rung))],
         "environment_text": json.dumps(environment, indent=2),

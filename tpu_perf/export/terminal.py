@@ -15,10 +15,12 @@ from tpu_perf.analysis.model_flops import peak_notes
 from tpu_perf.analysis.program_cache import flush_table
 from tpu_perf.analysis.rung_record import RungRecord
 from tpu_perf.export.html import FILE_NAME as REPORT_FILE
+from tpu_perf.export.report import sharding_tables
 from tpu_perf.export.terminal_table import (
     COLUMNS,
     DETAILS,
     NAME_WIDTH,
+    SHARDING,
     Column,
     MetricTable,
     emit,
@@ -42,7 +44,15 @@ def render_ladder(directory: Path, console: Console) -> None:
     if any(rung.ok for rung in rungs):
         details.print(console, ladder.baseline)
         emit(console, Text("-" * width, style="dim"))
-    _legend(console, [*table.hidden, *details.hidden], rungs, ladder, width)
+    spread = [rung for rung in rungs if rung.ok and rung.value("collectives_per_step") is not None]
+    over_mesh = MetricTable(SHARDING, spread, width, status=False)
+    if spread:
+        over_mesh.print(console, ladder.baseline)
+        emit(console, Text("-" * width, style="dim"))
+    hidden = [*table.hidden, *details.hidden, *over_mesh.hidden]
+    _legend(console, hidden, rungs, ladder, width)
+    moved = [(rung.name, "; ".join(sharding_tables.moved_lines(rung))) for rung in spread]
+    _sentences(console, "moved between devices per step", moved, width)
     _sentences(console, "why", [(r.name, r.why) for r in rungs if r.why], width)
     _sentences(console, "flushes per step", _flushes(rungs), width)
     _sentences(console, "warnings", _warnings(ladder, rungs), width)

@@ -53,6 +53,16 @@ DETAILS = (
     Column("recorder_overhead", ("rec.", "cost"), rank=5),
     Column("model_flops_per_step", ("model", "FLOPs"), rank=10),
 )
+#: Shown where a rung runs on several devices.
+SHARDING = (
+    Column("scaling_efficiency", ("scaling", "eff."), rank=0),
+    Column("collectives_per_step", ("collec-", "tives"), rank=1),
+    Column("collective_bytes_per_step", ("moved", "/step"), rank=2),
+    Column("collective_sent_bytes_per_step", ("sent", "/device"), rank=3),
+    Column("collective_exposed_time", ("exposed", "/step"), rank=4),
+    Column("collective_hidden_time", ("hidden", "/step"), rank=5),
+    Column("replicated_bytes", ("state", "copied"), rank=6),
+)
 
 
 def emit(console: Console, text: Text) -> None:

@@ -103,7 +103,7 @@ def costs(module: Module) -> list[InstructionCost]:
                     add(callee)
 
     try:
-        counts = _executions(module)
+        counts = executions(module)
         add(module.entry)
     except RecursionError:
         raise HloProblem(f"the HLO module {module.name!r} calls too deep to follow") from None
@@ -146,7 +146,7 @@ def _runs(one: Instruction) -> Iterator[tuple[Computation, float | None]]:
             yield callee, 1.0 if one.opcode == "call" else None
 
 
-def _executions(module: Module) -> dict[Computation, float | None]:
+def executions(module: Module) -> dict[Computation, float | None]:
     """How often one execution of the module runs each computation; None where not known."""
     counts: dict[Computation, float | None] = dict.fromkeys(module.computations, 0.0)
     counts[module.entry] = 1.0

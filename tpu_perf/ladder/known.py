@@ -54,9 +54,10 @@ class Known:
             chip = chip_peak(device_kind, plan.precision)
             if chip is None:
                 return {}
+            devices = 1 if plan.sharding is None else plan.sharding.devices
             return {
-                "peak_flops_per_s": chip.flops_per_s,
-                "peak_source": chip.source,
+                "peak_flops_per_s": chip.flops_per_s * devices,
+                "peak_source": chip.source + (f", {devices} devices" if devices > 1 else ""),
                 "peak_provenance": chip.provenance,
             }
         measured = self.peaks.get(plan.precision)

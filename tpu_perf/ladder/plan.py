@@ -9,11 +9,13 @@ from pathlib import Path
 import tpu_perf.engines
 from tpu_perf.config.catalogue import Catalogue
 from tpu_perf.config.load import LadderConfig, RungConfig, load_ladder
+from tpu_perf.config.models import RungEntry
 from tpu_perf.config.problems import did_you_mean
 from tpu_perf.engines.interface import ENGINES
 from tpu_perf.errors import ConfigError
-from tpu_perf.record.plan import OptimizerPlan, Plan, SamplingPlan, WorkloadPlan
+from tpu_perf.record.plan import OptimizerPlan, Plan, SamplingPlan, ShardingPlan, WorkloadPlan
 from tpu_perf.rungs.interface import RUNGS
+from tpu_perf.sharding.strategies import STRATEGIES
 from tpu_perf.workloads.interface import WORKLOADS
 
 
@@ -28,6 +30,8 @@ def catalogue() -> Catalogue:
             if module.name != "interface"
         ),
         workloads={kind: entry.parameters for kind, entry in WORKLOADS.items()},
+        strategies=STRATEGIES,
+        placed_rungs=("shard",),
     )
 
 
@@ -74,9 +78,22 @@ def _plan(config: LadderConfig, rung: RungConfig) -> Plan:
         cache_dir=file.cache_dir,
         cpu_fallback=file.cpu_fallback,
         threads=file.threads,
+        sharding=_sharding(entry),
     )
     plan = RUNGS.get(entry.rung).change(common)
     return plan if entry.engine is None else _on_engine(plan, entry.engine)
+
+
+def _sharding(entry: RungEntry) -> ShardingPlan | None:
+    if entry.strategy is None or entry.mesh is None:
+        return None
+    return ShardingPlan(
+        strategy=entry.strategy,
+        mesh=entry.mesh,
+        placements=entry.placements,
+        gather_again=entry.gather_again,
+        program=entry.program or "whole_step",
+    )
 
 
 def _on_engine(plan: Plan, engine: str) -> Plan:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tpu_perf.hlo.device_groups import collective_kind, device_groups
 from tpu_perf.hlo.module import Instruction
 from tpu_perf.hlo.shape import Shape
-from tpu_perf.predict.device_groups import collective_kind, device_groups
 from tpu_perf.predict.targets import Target
 
 #: Gathering is one pass of the data around the torus; reducing to all is two.

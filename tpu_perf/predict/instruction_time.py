@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tpu_perf.hlo.category import MATMULS
+from tpu_perf.hlo.device_groups import collective_kind
 from tpu_perf.hlo.module import Instruction
 from tpu_perf.hlo.traffic import MOVES_NOTHING, traffic_of
 from tpu_perf.hlo.work import work_of
 from tpu_perf.predict.collectives import DCN_BYTES_PER_S, collective_time
-from tpu_perf.predict.device_groups import collective_kind
 from tpu_perf.predict.targets import Target
 
 Unit = Literal["mxu", "hbm", "vmem", "ici", "ici back", "dcn", "host", "scalar", "none"]

@@ -79,12 +79,43 @@ BUFFER_LABEL_COLUMNS: Columns = (
     ("nbytes", "int64"),
 )
 
+#: collectives.parquet: what a program over a mesh moves between devices, one row an instruction of
+#: its compiled HLO; `hlo.collectives.Collective` says what the columns mean.
+COLLECTIVE_COLUMNS: Columns = (
+    ("program", "int32"),
+    ("instruction", "string"),
+    ("kind", "string"),  # all-reduce | all-gather | reduce-scatter | all-to-all | ...
+    ("axes", "string"),
+    ("group_size", "int32"),
+    ("bytes", "float64"),
+    ("sent_bytes", "float64"),
+    ("role", "string"),
+    ("tensor", "string"),
+    ("done", "string"),
+    ("trip_count", "float64"),
+)
+
+#: placements.parquet: how the state of a job lies on its mesh. `category`: parameter |
+#: optimizer_state. `split` names the axes of each dimension ("fsdp, -"); `parts` is the number of
+#: different pieces, so that devices / parts hold the same.
+PLACEMENT_COLUMNS: Columns = (
+    ("name", "string"),
+    ("category", "string"),
+    ("shape", "string"),
+    ("split", "string"),
+    ("bytes", "int64"),
+    ("parts", "int32"),
+    ("devices", "int32"),
+)
+
 DETAIL_TABLES: dict[str, Columns] = {
     "sites": SITE_COLUMNS,
     "calls": CALL_COLUMNS,
     "program_ops": PROGRAM_OP_COLUMNS,
     "instructions": INSTRUCTION_COLUMNS,
     "buffer_labels": BUFFER_LABEL_COLUMNS,
+    "collectives": COLLECTIVE_COLUMNS,
+    "placements": PLACEMENT_COLUMNS,
 }
 
 #: Below programs/<first 32 digits of the key>/ of a run lie `stablehlo.mlir.zst`, `cost.json` and,

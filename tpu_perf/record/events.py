@@ -144,6 +144,8 @@ FALLBACK = EventKind(
 
 #: The lane of device events that stand for whole programs.
 MODULE_LANE = "module"
+#: What the lanes of virtual devices of a CPU are called, before their number.
+DEVICE_LANE = "device "
 
 DEVICE = EventKind(
     "device",
@@ -156,8 +158,8 @@ DEVICE = EventKind(
         ("step", "int32"),
     ),
     "One HLO instruction ran on the device, as XLA's own profiler reports it. `lane` is its line "
-    "there: a core of a TPU, a thread of a CPU; lane `module` holds whole programs, where XLA "
-    "reports them.",
+    "there: a core of a TPU, a thread of a CPU, one of several virtual devices of a CPU; lane "
+    "`module` holds whole programs, where XLA reports them.",
 )
 ANNOTATION = EventKind(
     "annotation",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -54,6 +55,27 @@ NOT_SAMPLED = SamplingPlan(
 )
 
 
+#: Mesh axes that split one dimension of a tensor: none, one, or several, the outermost first.
+AxisNames = str | Sequence[str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingPlan:
+    """How a job is spread over several devices (`tpu_perf.sharding`)."""
+
+    strategy: str
+    mesh: Mapping[str, int]  # axis -> devices along it, the outermost first
+    #: Pattern of parameter names -> mesh axes of each dimension, over the strategy's rules.
+    placements: Mapping[str, Sequence[AxisNames]] = field(default_factory=dict)
+    #: Whether parameters split along fsdp are gathered again for the backward pass.
+    gather_again: bool = False
+    program: Literal["whole_step", "compile"] = "whole_step"  # what runs over the mesh
+
+    @property
+    def devices(self) -> int:
+        return math.prod(self.mesh.values())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One rung, fully decided. A rung is a function from Plan to Plan."""
@@ -72,6 +94,7 @@ class Plan:
     cache_dir: str | None = None  # directory tier of the program cache; None: off
     cpu_fallback: bool = False
     threads: int | None = None  # host threads torch and XLA may use; None: their default
+    sharding: ShardingPlan | None = None  # None: one device
 
     def with_changes(self, **changes: Any) -> Plan:
         return replace(self, **changes)
@@ -85,4 +108,6 @@ class Plan:
         fields["workload"] = WorkloadPlan(**fields["workload"])
         fields["optimizer"] = OptimizerPlan(**fields["optimizer"])
         fields["sampling"] = SamplingPlan(**fields["sampling"])
+        if fields.get("sharding") is not None:
+            fields["sharding"] = ShardingPlan(**fields["sharding"])
         return cls(**fields)

@@ -43,6 +43,7 @@ class Wanted:
     index: int
     in_count: int
     explained: bool  # somebody wants to know what differed
+    placement: jax_private.Placement | None = None
     near: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -165,7 +166,9 @@ class Tiers:
         if entry is not None:
             try:
                 avals = [(shape, _DTYPES[dtype]) for shape, dtype in entry.header.outputs]
-                executable = jax_private.load(entry.executable, wanted.in_count, avals)
+                executable = jax_private.load(
+                    entry.executable, wanted.in_count, avals, wanted.placement
+                )
                 found = Found(tier, entry, executable, avals)
                 self.hits[tier] += 1
             except Exception as error:  # PJRT raises many types on a foreign entry

@@ -17,7 +17,8 @@ from tpu_perf.recorder import active
 from tpu_perf.recorder.packing import dispatch_event, name_number
 from tpu_perf.runtime.buffers import Buffer, buffer_of
 from tpu_perf.runtime.call_description import of_nodes
-from tpu_perf.runtime.call_plan import Fresh
+from tpu_perf.runtime.call_plan import CallPlan, Fresh
+from tpu_perf.runtime.captured_graph import record_graph
 from tpu_perf.runtime.compiled_writes import HostOutputs, HostScalar, host_scalar, packed
 from tpu_perf.runtime.dtypes import numpy_dtype
 from tpu_perf.runtime.forking import refuse_in_child
@@ -59,6 +60,8 @@ class CompiledGraph:
         self.outputs = [_output(o) for o in flat]
         self.writes = {len(flat) - len(writes) + k: i for k, i in enumerate(writes)}
         self.on_host = HostOutputs(module)
+        #: By geometry what stands for it in a step that is captured (`captured_graph`).
+        self.captured: dict[Any, CallPlan] = {}
         self._programs: dict[Any, _Built] = {}
         #: By geometry without storage offsets: the first offsets met, and the program that takes
         #: some offsets as arguments.
@@ -68,6 +71,8 @@ class CompiledGraph:
 
     def __call__(self, *inputs: Any) -> list[Any]:
         refuse_in_child()
+        if STATE.capturing:
+            return record_graph(self, inputs)
         recorder = active.recorder
         start = _clock() if recorder is not None else 0
         arrays: list[Any] = []

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from tpu_perf.record.events import MODULE_LANE
+from tpu_perf.record.events import DEVICE_LANE, MODULE_LANE
 
 #: The event by which XLA's clock is set against ours.
 _CLOCK_MARK = "tpu_perf.clock"
@@ -73,6 +73,7 @@ class DeviceTrace:
 def _read(data: Any, mark_ns: int) -> list[DeviceEvent]:
     found: list[tuple[float, float, str, str, str, bool]] = []
     mark: float | None = None
+    devices: dict[int, int] = {}
     for plane in data.planes:
         if plane.name.startswith("/device:TPU"):
             found += _of_device(plane)
@@ -86,12 +87,18 @@ def _read(data: Any, mark_ns: int) -> list[DeviceEvent]:
                 if "hlo_op" not in stats:
                     continue
                 lane = "host" if line.name == _CALLING_THREAD else f"thread {number}"
+                device = stats.get("device_ordinal")
+                if device is not None:
+                    devices[len(found)] = int(device)
                 found.append(
                     (event.start_ns, event.duration_ns, _key_of(str(stats.get("hlo_module", ""))),
                      str(stats["hlo_op"]), lane, line.name == _CALLING_THREAD)
                 )  # fmt: skip
     if mark is None:  # a session without its own mark cannot be placed in time
         return []
+    if len(set(devices.values())) > 1:  # threads of a CPU serve whichever device has work
+        for at, device in devices.items():
+            found[at] = (*found[at][:4], f"{DEVICE_LANE}{device}", found[at][5])
     shift = mark_ns - mark
     events = [
         DeviceEvent(round(start + shift), round(start + length + shift), key, name, lane, inline)

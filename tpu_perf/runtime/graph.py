@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -167,7 +168,10 @@ class GraphEvaluator:
         self.nodes = list(module.graph.nodes)
         self.constants = _constants(module)
 
-    def __call__(self, inputs: Sequence[Any], seed: Any = None, offset: Any = None) -> list[Any]:
+    def __call__(
+        self, inputs: Sequence[Any], seed: Any = None, offset: Any = None, scoped: bool = True
+    ) -> list[Any]:
+        """`scoped`: whether XLA's instructions get the names of the graph's ops."""
         env: dict[torch.fx.Node, Any] = {}
         feed = iter(inputs)
         draws = 0
@@ -205,7 +209,7 @@ class GraphEvaluator:
                             _contiguous(node))  # fmt: skip
                 args, kwargs = value(node.args), value(node.kwargs)
                 kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
-                with jax.named_scope(op_scope(position)):
+                with jax.named_scope(op_scope(position)) if scoped else nullcontext():
                     result = (
                         each_element(found[0], call, args, kwargs) if found[1]
                         else found[0].lower(call, *args, **kwargs)

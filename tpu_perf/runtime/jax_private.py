@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jax._src import compiler, core, tree_util
+from jax._src import compiler, core, tree_util, xla_bridge
 from jax._src.interpreters import mlir, pxla
 from jax._src.lib import _jax  # type: ignore[attr-defined]
 from jax._src.lib import xla_client as xc  # type: ignore[attr-defined]
@@ -25,6 +25,7 @@ from jax.sharding import SingleDeviceSharding
 from tpu_perf.runtime.forking import device_started, refuse_in_child
 
 Aval = tuple[tuple[int, ...], "np.dtype[Any]"]
+_FORCED_DEVICES = "xla_force_host_platform_device_count"
 
 
 def start_platform() -> None:
@@ -56,6 +57,20 @@ def tpu_on_pci_bus(root: str = "/sys/bus/pci/devices") -> bool:
 def device() -> Any:
     """The one JAX device this process computes on."""
     return _device()
+
+
+def devices() -> list[Any]:
+    """All JAX devices of this process."""
+    device_started()
+    return list(jax.local_devices())
+
+
+def want_devices(count: int) -> None:
+    """Have a CPU stand for so many devices. Without effect once JAX has started, on a TPU, and
+    where XLA_FLAGS asks for a number already."""
+    if _FORCED_DEVICES in os.environ.get("XLA_FLAGS", "") or xla_bridge.backends_are_initialized():
+        return
+    jax.config.update("jax_num_cpu_devices", count)
 
 
 def bytes_limit() -> int | None:
@@ -92,6 +107,20 @@ def put(host: np.ndarray[Any, Any]) -> jax.Array:
     return placed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a program over several devices finds its inputs and leaves its outputs. `devices` are
+    in the order of partitions; `axes` are those of their mesh, of which `batch_axes` split the
+    batch; `parameters` are names and shapes of what the program trains."""
+
+    devices: tuple[Any, ...]
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    axes: Mapping[str, int] = field(default_factory=dict)
+    batch_axes: tuple[str, ...] = ()
+    parameters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class Executable:
     """A loaded XLA program. `call(*arrays)` returns a tuple of arrays without waiting."""
@@ -120,6 +149,15 @@ class Executable:
             properties = properties[0] if properties else {}
         return {k: v for k, v in dict(properties).items() if np.isfinite(v) and v >= 0}
 
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes of arguments, outputs, aliases and temporaries on one device; empty if unknown."""
+        try:
+            stats = self.loaded.get_compiled_memory_stats()
+        except Exception:  # optional in PJRT
+            return {}
+        kinds = ("argument", "output", "alias", "temp")
+        return {kind: int(getattr(stats, f"{kind}_size_in_bytes")) for kind in kinds}
+
     def temp_bytes(self) -> int | None:
         try:
             return int(self.loaded.get_compiled_memory_stats().temp_size_in_bytes)
@@ -134,6 +172,7 @@ class Lowered:
     stage: Any
     in_count: int
     out_avals: list[Aval]
+    placement: Placement | None = None
 
     def bytecode(self) -> bytes:
         """The StableHLO module as MLIR bytecode."""
@@ -141,18 +180,45 @@ class Lowered:
 
     def compile(self, options: Mapping[str, Any] | None = None) -> Executable:
         compiled = self.stage.compile(compiler_options=dict(options) if options else None)
-        return executable(compiled.runtime_executable(), self.in_count, self.out_avals)
+        return executable(
+            compiled.runtime_executable(), self.in_count, self.out_avals, self.placement
+        )
 
 
 def lower(
-    function: Callable[..., Any], in_avals: Sequence[Aval], donated: Sequence[int], name: str
-) -> Lowered:
+    function: Callable[..., Any], in_avals: Sequence[Aval], donated: Sequence[int], name: str,
+    placement: Placement | None = None,
+) -> Lowered:  # fmt: skip
     """Trace `function` (arrays in, tuple of arrays out) to StableHLO."""
     function.__name__ = name
-    specs = [jax.ShapeDtypeStruct(s, d, sharding=sharding()) for s, d in in_avals]
-    stage = jax.jit(function, donate_argnums=tuple(donated), keep_unused=True).lower(*specs)
+    places = [sharding()] * len(in_avals) if placement is None else placement.inputs
+    specs = [
+        jax.ShapeDtypeStruct(s, d, sharding=place)
+        for (s, d), place in zip(in_avals, places, strict=True)
+    ]
+    given: dict[str, Any] = {} if placement is None else {"out_shardings": placement.outputs}
+    jitted = jax.jit(function, donate_argnums=tuple(donated), keep_unused=True, **given)
+    stage = jitted.lower(*specs)
     outs = [(tuple(o.shape), np.dtype(o.dtype)) for o in jax.tree_util.tree_leaves(stage.out_info)]
-    return Lowered(stage, len(specs), outs)
+    return Lowered(stage, len(specs), outs, placement)
+
+
+def lower_elsewhere(
+    function: Callable[..., Any], in_avals: Sequence[Aval], donated: Sequence[int], name: str,
+    placement: Placement, platform: str,
+) -> bytes:  # fmt: skip
+    """StableHLO (MLIR bytecode) of `function` over a mesh without devices, for `platform`: the
+    shardings are in it, the devices are the compiler's to choose."""
+    function.__name__ = name
+    specs = [
+        jax.ShapeDtypeStruct(s, d, sharding=place)
+        for (s, d), place in zip(in_avals, placement.inputs, strict=True)
+    ]
+    jitted = jax.jit(
+        function, donate_argnums=tuple(donated), keep_unused=True, out_shardings=placement.outputs
+    )
+    stage = jitted.trace(*specs).lower(lowering_platforms=(platform,))
+    return bytes(mlir.module_to_bytecode(stage.compiler_ir("stablehlo")))
 
 
 def stablehlo_text(bytecode: bytes) -> str:
@@ -161,48 +227,65 @@ def stablehlo_text(bytecode: bytes) -> str:
         return str(mlir.ir.Module.parse(bytecode, context))  # type: ignore[attr-defined]
 
 
-def hlo_with_buffers(bytecode: bytes, options: Mapping[str, Any]) -> bytes | None:
+def hlo_with_buffers(
+    bytecode: bytes, options: Mapping[str, Any], placement: Placement | None = None
+) -> bytes | None:
     """An HloProto of the optimised module with its buffer assignment, which XLA gives only to a
     dump: the StableHLO is compiled once more. None if XLA wrote no such file."""
     with tempfile.TemporaryDirectory(prefix="tpu_perf_hlo_") as directory:
         dump: dict[str, Any] = {"xla_dump_to": directory, "xla_dump_hlo_as_proto": True}
+        places = (device(),) if placement is None else placement.devices
         asked = compiler.get_compile_options(
-            num_replicas=1, num_partitions=1, env_options_overrides={**options, **dump}
-        )
-        target = device()
-        target.client.compile_and_load(bytecode, xc.DeviceList((target,)), asked)
+            num_replicas=1, num_partitions=len(places),
+            device_assignment=np.array([[place.id for place in places]]),
+            env_options_overrides={**options, **dump},
+        )  # fmt: skip
+        if placement is not None:
+            asked.executable_build_options.use_shardy_partitioner = True
+        device().client.compile_and_load(bytecode, xc.DeviceList(places), asked)
         files = sorted(Path(directory).glob("*after_optimizations.hlo.pb"))
         return files[0].read_bytes() if files else None
 
 
-def load(serialized: bytes, in_count: int, out_avals: Sequence[Aval]) -> Executable:
+def load(
+    serialized: bytes, in_count: int, out_avals: Sequence[Aval], placement: Placement | None = None
+) -> Executable:
     """Load a serialized executable. Raises whatever PJRT raises on a foreign or damaged one."""
-    target = device()
-    loaded = target.client.deserialize_executable(
-        serialized, executable_devices=xc.DeviceList((target,))
+    places = (device(),) if placement is None else placement.devices
+    loaded = device().client.deserialize_executable(
+        serialized, executable_devices=xc.DeviceList(places)
     )
-    return executable(loaded, in_count, out_avals)
+    return executable(loaded, in_count, out_avals, placement)
 
 
-def executable(loaded: Any, in_count: int, out_avals: Sequence[Aval]) -> Executable:
+def executable(
+    loaded: Any, in_count: int, out_avals: Sequence[Aval], placement: Placement | None = None
+) -> Executable:
     """Wrap a PJRT executable in jaxlib's C++ dispatch."""
-    place = sharding()
     avals = [core.ShapedArray(shape, dtype) for shape, dtype in out_avals]
+    if placement is None:
+        placement = Placement(
+            devices=(device(),), inputs=(sharding(),) * in_count, outputs=(sharding(),) * len(avals)
+        )
+    wanted, made = list(placement.inputs), list(placement.outputs)
     count = len(avals)
     out_tree = tree_util.tree_structure((0,) * count)
     fast = pxla.MeshExecutableFastpathData(
-        loaded, out_tree, [place] * in_count, [place] * count, avals,
+        loaded, out_tree, wanted, made, avals,
         [True] * count, [True] * in_count, [None] * in_count, [],
     )  # fmt: skip
     handlers = [
-        lambda shards, shape=aval.shape: jax.make_array_from_single_device_arrays(
+        lambda shards, shape=aval.shape, place=place: jax.make_array_from_single_device_arrays(
             shape, place, list(shards)
         )
-        for aval in avals
+        for aval, place in zip(avals, made, strict=True)
     ]
 
     def first_call(*args: Any) -> tuple[Any, Any, bool]:
-        arrays = [a if isinstance(a, jax.Array) else jax.device_put(a, place) for a in args]
+        arrays = [
+            a if isinstance(a, jax.Array) and a.sharding == place else jax.device_put(a, place)
+            for a, place in zip(args, wanted, strict=True)
+        ]
         results = loaded.execute_sharded(arrays)
         return tuple(results.consume_with_handlers(handlers)), fast, False
 

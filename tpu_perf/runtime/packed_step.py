@@ -16,10 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tpu_perf.runtime.buffers import Buffer
-from tpu_perf.runtime.jax_private import put
+from tpu_perf.runtime.jax_private import Aval, Placement, lower_elsewhere, put
+from tpu_perf.runtime.mesh import place
 from tpu_perf.runtime.program_cache import CACHE, Program
 from tpu_perf.runtime.replaying import parts_of, replay
 from tpu_perf.runtime.segment import Work, program_for
+from tpu_perf.runtime.step_sharding import Arrangement
 
 #: Elements up to which a tensor travels in the vector. Above, copying costs more than passing.
 SMALL = 4096
@@ -69,8 +71,11 @@ def joined(arrays: list[jax.Array]) -> jax.Array:
 class PackedStep:
     """How the inputs and wanted values of a recorded step map to those of its program."""
 
-    def __init__(self, work: Work, returned: set[int]) -> None:
+    def __init__(
+        self, work: Work, returned: set[int], arrangement: Arrangement | None = None
+    ) -> None:
         self.work = work
+        self.arrangement = arrangement
         position = {id(b): j for j, b in enumerate(work.live) if j not in returned}
         chosen = [
             i
@@ -79,7 +84,8 @@ class PackedStep:
             and work.inputs[i].dtype == np.float32
             and id(work.input_buffers[i]) in position
         ]
-        self.packed_in = tuple(chosen) if len(chosen) > 1 else ()
+        # On a mesh each tensor has a place of its own.
+        self.packed_in = tuple(chosen) if len(chosen) > 1 and arrangement is None else ()
         self.packed_out = tuple(position[id(work.input_buffers[i])] for i in self.packed_in)
         self.inputs = [i for i in range(len(work.inputs)) if i not in self.packed_in]
         self.outputs = [j for j in range(len(work.live)) if j not in self.packed_out]
@@ -87,9 +93,31 @@ class PackedStep:
 
     def program(self) -> Program:
         """The step's program, compiled if it is new."""
-        return program_for((self.work.key(), self.packed_in, self.packed_out), self._build)
+        places = None if self.arrangement is None else self.arrangement.text
+        key = (self.work.key(), self.packed_in, self.packed_out, places)
+        return program_for(key, self._build)
 
     def _build(self) -> Program:
+        work, (avals, donated, placement) = self.work, self._signature()
+        key_text = f"{work.key_text()}\npacked {self.packed_in} {self.packed_out}"
+        if self.arrangement is not None:
+            key_text += f"\n{self.arrangement.text}"
+        return CACHE.build(
+            name=f"step_{len(work.nodes)}", kind="step", ops=len(work.nodes), key_text=key_text,
+            compute=self._compute(), in_avals=avals, donated=donated,
+            parts=parts_of([plan for plan, _, _ in work.nodes]), placement=placement,
+        )  # fmt: skip
+
+    def stablehlo(self, platform: str) -> bytes:
+        """The program as MLIR bytecode for a mesh whose devices need not be here
+        (`DeviceMesh.without_devices`); needs an arrangement."""
+        avals, donated, placement = self._signature()
+        assert placement is not None
+        name = f"step_{len(self.work.nodes)}"
+        return lower_elsewhere(self._compute(), avals, donated, name, placement, platform)
+
+    def _signature(self) -> tuple[list[Aval], list[int], Placement | None]:
+        """Shapes of all inputs, which of them are donated, and where they lie on a mesh."""
         work = self.work
         avals = [(tuple(work.inputs[i].shape), np.dtype(work.inputs[i].dtype)) for i in self.inputs]
         donated = [k for k, i in enumerate(self.inputs) if i in work.donated]
@@ -97,17 +125,16 @@ class PackedStep:
             donated.append(len(avals))
             length = sum(work.inputs[i].size for i in self.packed_in)
             avals.append(((length,), np.dtype(np.float32)))
-        avals += [(p.shape, p.dtype) for p in work.packed()]
-        return CACHE.build(
-            name=f"step_{len(work.nodes)}", kind="step", ops=len(work.nodes),
-            key_text=f"{work.key_text()}\npacked {self.packed_in} {self.packed_out}",
-            compute=self._compute(), in_avals=avals, donated=donated,
-            parts=parts_of([plan for plan, _, _ in work.nodes]),
-        )  # fmt: skip
+        numbers = work.packed()
+        avals += [(p.shape, p.dtype) for p in numbers]
+        if self.arrangement is None:
+            return avals, donated, None
+        return avals, donated, self.arrangement.placement(self.inputs, len(numbers), self.outputs)
 
     def _compute(self) -> Callable[..., tuple[jax.Array, ...]]:
         work = self.work
-        inner = replay(work.nodes, work.input_values, work.live_values, bool(work.draws))
+        inner = replay(work.nodes, work.input_values, work.live_values, bool(work.draws),
+                       self.arrangement)  # fmt: skip
         inputs, outputs = self.inputs, self.outputs
         packed_in, packed_out = self.packed_in, self.packed_out
         shapes = [tuple(work.inputs[i].shape) for i in packed_in]
@@ -138,11 +165,18 @@ class PackedStep:
         arguments: list[Any] = [work.inputs[i] for i in self.inputs]
         if self.packed_in:
             arguments.append(joined([work.inputs[i] for i in self.packed_in]))
-        outs = program.run(*arguments, *work.packed())
+        arguments += work.packed()
+        if program.placement is not None:
+            arguments = [place(a, s) for a, s in
+                         zip(arguments, program.placement.inputs, strict=True)]  # fmt: skip
+        outs = program.run(*arguments)
         for j, array in zip(self.outputs, outs, strict=False):
             buffer = work.live[j]
             buffer.segment, buffer.value = None, -1
-            buffer.fill(array)
+            if self.arrangement is None:
+                buffer.fill(array)
+            else:
+                self.arrangement.sharding.fill(buffer, array, self.arrangement.outputs[j])
         if self.packed_in:
             for buffer in self.pack.buffers:
                 buffer.value = -1

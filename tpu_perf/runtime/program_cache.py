@@ -56,6 +56,8 @@ class Program:
     last_read_s: float = 0.0
     #: The aten ops that it computes, in order; worked out when asked for.
     parts: Callable[[], list[Part]] = field(default=list, repr=False)
+    #: None where it runs on one device. Bytes are of whole tensors in any case.
+    placement: jax_private.Placement | None = field(default=None, repr=False)
     call: Callable[..., tuple[jax.Array, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -147,10 +149,12 @@ class ProgramCache:
         donated: Sequence[int] = (),
         differed: str | None = None,
         parts: Callable[[], list[Part]] = list,
+        placement: jax_private.Placement | None = None,
     ) -> Program:
         """The program for this key: from memory, from another tier, or compiled now. `differed`
         says why there is another of this name, where the caller knows better than the keys.
-        `parts` gives the ops that it computes, when somebody asks."""
+        `parts` gives the ops that it computes, when somebody asks. `placement` makes it a program
+        over several devices; `key_text` must tell it."""
         options = options_text(self.compiler_options)
         request = (key_text, tuple(in_avals), tuple(donated), options)
         with self._lock:
@@ -159,7 +163,8 @@ class ProgramCache:
                 return known
             components = components_of(self.process(), key_text, in_avals, donated, options)
             explained = active.recorder is not None or self.dump_on_miss
-            wanted = Wanted(name, kind, components, next(self._indices), len(in_avals), explained)
+            wanted = Wanted(name, kind, components, next(self._indices), len(in_avals), explained,
+                            placement)  # fmt: skip
             with dynamo_looking_away():
                 program = self._make(wanted, ops, compute, in_avals, donated, differed)
             program.parts = parts
@@ -186,7 +191,8 @@ class ProgramCache:
                     raise RuntimeError(f"program {name} is not in the cache, and only cached "
                                        "programs are allowed (_set_cache_only)")  # fmt: skip
                 began = _clock()
-                lowered = jax_private.lower(compute, in_avals, donated, xla_name(name, key))
+                lowered = jax_private.lower(compute, in_avals, donated, xla_name(name, key),
+                                            wanted.placement)  # fmt: skip
                 traced = _clock()
                 trace_ns = traced - began
                 executable = lowered.compile(self.compiler_options)
@@ -201,7 +207,7 @@ class ProgramCache:
             index=wanted.index, key=key, name=name, kind=wanted.kind, ops=ops,
             bytes_in=sum(in_bytes), bytes_out=sum(_nbytes(a) for a in out_avals),
             donated_bytes=sum(in_bytes[i] for i in donated), executable=executable,
-            stablehlo=stablehlo, tier=tier, compile_ns=end - start,
+            stablehlo=stablehlo, tier=tier, compile_ns=end - start, placement=wanted.placement,
         )  # fmt: skip
 
     def _record(

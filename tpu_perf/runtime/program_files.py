@@ -82,7 +82,7 @@ def _with_buffers(programs: Sequence[Program], options: Mapping[str, Any]) -> di
         if time.monotonic() > end:
             break
         try:
-            hlo = jax_private.hlo_with_buffers(program.stablehlo, options)
+            hlo = jax_private.hlo_with_buffers(program.stablehlo, options, program.placement)
         except Exception:  # a dump is optional in PJRT; the module without it is kept
             break
         if hlo is not None and _same(hlo, program.executable.hlo()):

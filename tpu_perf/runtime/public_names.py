@@ -17,6 +17,7 @@ from tpu_perf.runtime.autoload import MODULE, DeviceModule
 from tpu_perf.runtime.exchange import from_jax, to_jax
 from tpu_perf.runtime.failures import total_bytes
 from tpu_perf.runtime.memory import MEMORY
+from tpu_perf.runtime.mesh import topology_aware_mesh
 from tpu_perf.runtime.modes import STATE, EagerMode, mode_set_to, switch
 from tpu_perf.runtime.program_cache import CACHE, statistics
 from tpu_perf.runtime.random_numbers import DEFAULT_GENERATOR, GENERATOR
@@ -38,7 +39,7 @@ class DeviceProperties:
 Stream = streams.Stream
 Event = streams.Event
 
-__all__ = ["from_jax", "to_jax"]
+__all__ = ["from_jax", "to_jax", "topology_aware_mesh"]
 
 
 class device:  # torch's own name for it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -35,9 +35,22 @@ def pack(numbers: list[tuple[Any, ...]], draws: list[Draw]) -> list[np.ndarray[A
     return packed
 
 
+class Holds(Protocol):
+    """What ties values of a program to places on a mesh."""
+
+    def at_use(self, position: int, value: int, array: Any) -> Any:
+        """The value as the op at this position reads it."""
+        ...
+
+    def at_birth(self, value: int, array: Any) -> Any:
+        """The value as the op that makes it leaves it."""
+        ...
+
+
 def replay(
-    nodes: list[Node], input_values: list[int], wanted: tuple[int, ...], draws: bool
-) -> Callable[..., Any]:
+    nodes: list[Node], input_values: list[int], wanted: tuple[int, ...], draws: bool,
+    holds: Holds | None = None,
+) -> Callable[..., Any]:  # fmt: skip
     """A function that runs the nodes on arrays: what XLA sees of a segment."""
     steps = [(plan.compute, plan.number_kinds, plan.random, ids, outs)
              for plan, ids, outs in nodes]  # fmt: skip
@@ -50,11 +63,16 @@ def replay(
         random = _unpack(rest.pop(0)) if draws else None
         for position, (compute, number_kinds, is_random, ids, outs) in enumerate(steps):
             inputs: list[Any] = [env[i] for i in ids]
+            if holds is not None:
+                inputs = [holds.at_use(position, i, env[i]) for i in ids]
             inputs += [next(feeds[k]) for k in number_kinds]
             if is_random and random is not None:
                 inputs += [next(random), next(random)]
             with jax.named_scope(op_scope(position)):
-                env.update(zip(outs, compute(*inputs), strict=True))
+                made = compute(*inputs)
+                if holds is not None:
+                    made = [holds.at_birth(i, m) for i, m in zip(outs, made, strict=True)]
+                env.update(zip(outs, made, strict=True))
         return tuple(env[v] for v in wanted)
 
     return run

@@ -10,23 +10,25 @@ the step be recorded again, which is slower but right; `why_recorded` says what 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from tpu_perf.errors import WorkloadError
 from tpu_perf.runtime.buffers import Buffer, Spec, buffer_of, wrap
 from tpu_perf.runtime.forking import refuse_in_child
 from tpu_perf.runtime.jax_private import put
+from tpu_perf.runtime.mesh import place
 from tpu_perf.runtime.modes import STATE, EagerMode
 from tpu_perf.runtime.packed_step import PackedStep
 from tpu_perf.runtime.program_cache import Program, user_line
 from tpu_perf.runtime.replaying import pack
 from tpu_perf.runtime.segment import Segment, Work, flush_all, set_current_segment
+from tpu_perf.runtime.step_sharding import StepSharding
 from tpu_perf.runtime.torch_private import compiling_flag_set
 from tpu_perf.runtime.transfers import to_device, to_host_array
 
@@ -116,6 +118,17 @@ class _Recording:
         return None
 
 
+def _argument_names(args: Any) -> dict[int, str]:
+    """What the step's arguments are called, by the ids of the buffers that hold them."""
+    names: dict[int, str] = {}
+    uploaded = {id(source): buffer for buffer, source in _uploads}
+    for path, leaf in tree_flatten_with_path(args)[0]:
+        if isinstance(leaf, torch.Tensor):
+            buffer = buffer_of(leaf) if leaf.device.type == "tpu" else uploaded.get(id(leaf))
+            names[id(buffer)] = keystr(path[1:]).strip("[']") or "the batch"
+    return names
+
+
 def _buffers_of(leaves: list[Any]) -> list[Buffer]:
     return [
         buffer_of(leaf)
@@ -126,13 +139,16 @@ def _buffers_of(leaves: list[Any]) -> list[Buffer]:
 
 class WholeStep:
     """`step(*args)` as one program. `optimizers` are made capturable, so that their bias
-    corrections are computed on the device instead of changing Python numbers."""
+    corrections are computed on the device instead of changing Python numbers. With `sharding` the
+    program runs on all devices of its mesh."""
 
     def __init__(
-        self, step: Callable[..., Any], optimizers: tuple[torch.optim.Optimizer, ...] = ()
-    ) -> None:
+        self, step: Callable[..., Any], optimizers: tuple[torch.optim.Optimizer, ...] = (),
+        sharding: StepSharding | None = None,
+    ) -> None:  # fmt: skip
         self.step = step
         self.optimizers = optimizers
+        self.sharding = sharding
         self.notes: list[str] = []
         self.replays = 0
         self.recordings = 0
@@ -141,6 +157,8 @@ class WholeStep:
         self._guard: Any = None
         self._replay: _Replay | None = None
         self._drops_gradients = False
+        self._elsewhere: str | None = None  # the platform to lower for, and what came of it
+        self._code = b""
         for optimizer in optimizers:
             self.notes += make_capturable(optimizer)
 
@@ -152,6 +170,18 @@ class WholeStep:
             self.replays += 1
             return self._replay.run(leaves)
         return self._record(args, leaves, guard)
+
+    def lowered_over(self, sharding: StepSharding, platform: str, *args: Any) -> bytes:
+        """Run one step here, and give it as StableHLO (MLIR bytecode, shardings included) for a
+        mesh whose devices need not be here: `DeviceMesh.without_devices`. The second step of a
+        training loop is the first that is like all later ones."""
+        here, self.sharding = self.sharding, sharding
+        self._elsewhere, self._code = platform, b""
+        try:
+            self._record(args, tree_flatten(args)[0], None)
+        finally:
+            self.sharding, self._elsewhere, self._guard = here, None, None
+        return self._code
 
     def _guard_of(self, leaves: list[Any]) -> Any:
         shapes = [
@@ -172,13 +202,24 @@ class WholeStep:
         before_gradients = [buffer_of(p.grad) for p in self._parameters() if p.grad is not None]
         segment = Segment()
         segment.cuts_on_repeats = False
-        with _recording(segment):
+        marking = (
+            nullcontext() if self.sharding is None
+            else self.sharding.recording(segment, self.optimizers)
+        )  # fmt: skip
+        with _recording(segment), marking:
             result = self.step(*args)
         outputs, spec = tree_flatten(result)
         self._let_gradients_go(segment, before_gradients)
         work = segment.take_work()
         recording = _Recording(work, leaves, outputs, spec)
-        packed = PackedStep(work, {i for i in recording.results if i is not None})
+        returned = {i for i in recording.results if i is not None}
+        arrangement = None
+        if self.sharding is not None:
+            arrangement = self.sharding.arrange(work, self.optimizers, _argument_names(args))
+        packed = PackedStep(work, returned, arrangement)
+        if self._elsewhere is not None:
+            self._code = packed.stablehlo(self._elsewhere)
+            packed = PackedStep(work, returned)
         program = packed.program()
         packed.run_once(program)
         before = self._last
@@ -220,12 +261,19 @@ class _Replay:
         self.pack = packed.pack if packed.packed_in else None
         self.sources = [recording.sources[i] for i in packed.inputs]
         self.state = [s[1] if s[0] == "state" else None for s in self.sources]
-        self.numbers = [put(n) for n in pack(recording.numbers, [])]
+        placed = program.placement
+        self.places: Sequence[Any] | None = None if placed is None else placed.inputs
+        numbers = pack(recording.numbers, [])
+        count = len(packed.inputs)
+        self.numbers = [
+            put(n) if placed is None else place(n, placed.inputs[count + k])
+            for k, n in enumerate(numbers)
+        ]
         self.draws = [draws for _, _, draws in work.draws]
         returned = {i for i in recording.results if i is not None}
         self.fills = [(k, work.live[j]) for k, j in enumerate(packed.outputs) if j not in returned]
-        place = {j: k for k, j in enumerate(packed.outputs)}
-        self.results = [None if i is None else place[i] for i in recording.results]
+        at = {j: k for k, j in enumerate(packed.outputs)}
+        self.results = [None if i is None else at[i] for i in recording.results]
         self.outputs = recording.outputs
         self.spec = recording.output_spec
         self.specs: list[Spec] = [work.live[j].spec for j in packed.outputs]
@@ -239,7 +287,7 @@ class _Replay:
     def run(self, leaves: list[Any]) -> Any:
         arguments = [
             b.array if b is not None and b.segment is None and b.array is not None
-            else self._argument(i, leaves)
+            else self._placed_argument(i, leaves)
             for i, b in enumerate(self.state)
         ]  # fmt: skip
         pack = self.pack
@@ -265,6 +313,10 @@ class _Replay:
                 tensor = tensor.as_strided(*view)
             results.append(tensor)
         return tree_unflatten(results, self.spec)
+
+    def _placed_argument(self, index: int, leaves: list[Any]) -> Any:
+        array = self._argument(index, leaves)
+        return array if self.places is None else place(array, self.places[index])
 
     def _argument(self, index: int, leaves: list[Any]) -> Any:
         kind, what = self.sources[index]

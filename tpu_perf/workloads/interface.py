@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from tpu_perf.config.models import StrictModel
@@ -35,6 +35,9 @@ class BuiltWorkload:
     #: `step(batch) -> loss`. Replaces forward, backward and optimizer where given; `module` is
     #: then an empty one unless the user gave it.
     make_step: Callable[[torch.device], Callable[[Batch], torch.Tensor]] | None = None
+    #: How the model came split by torch's tensor parallel API, by parameter: for each dimension
+    #: the mesh axes. The parameters themselves are whole.
+    placements: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
 
 
 class WorkloadKind(Protocol):

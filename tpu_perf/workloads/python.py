@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from tpu_perf.config.models import StrictModel, mistake
 from tpu_perf.errors import WorkloadError
 from tpu_perf.record.plan import WorkloadPlan
 from tpu_perf.workloads.interface import WORKLOADS, Batch, BuiltWorkload
+from tpu_perf.workloads.parallelised import keeping_whole_values, made_whole
 from tpu_perf.workloads.user_code import load_function, user_errors
 from tpu_perf.workloads.user_workload import (
     Workload,
@@ -62,11 +64,13 @@ class Python:
         target = plan.params["function"]
         function = load_function(target)
         _seed_all(seed)
-        with user_errors(target):
+        with keeping_whole_values() as kept, user_errors(target):
             returned = function(**plan.params["params"])
         workload = as_workload(returned, target)
         check_workload(workload, target)
-        return _built(workload, target, seed)
+        model = workload.model
+        split = {} if model is None else made_whole(model, kept, target)
+        return replace(_built(workload, target, seed), placements=split)
 
 
 def _built(workload: Workload, target: str, seed: int) -> BuiltWorkload:

@@ -43,6 +43,13 @@ TITLES = SUMMARY | {
     "cache_requests_per_step": "program executions / step",
     "host_time_per_step": "host time / step",
     "device_time_per_step": "device time / step",
+    "collectives_per_step": "collectives / step",
+    "collective_bytes_per_step": "bytes moved between devices / step",
+    "collective_sent_bytes_per_step": "bytes sent by a device / step (ring)",
+    "collective_exposed_time": "collectives, exposed / step",
+    "collective_hidden_time": "collectives, hidden / step",
+    "replicated_bytes": "state that other devices have too",
+    "scaling_efficiency": "scaling efficiency against one device",
     "grad_norm_max_rel_diff": "gradient norm, relative diff",
     "recorder_overhead": "recorder overhead",
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -158,18 +157,12 @@ def addr(
     return _combine(self, wide(vec1)[:, None] * wide(vec2)[None, :], beta, alpha)
 
 
-def _rows(x: jax.Array) -> jax.Array:
-    """Every dimension but the last as one."""
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-
-
 @lowers("linear")
 def linear(
     call: Call, input: jax.Array, weight: jax.Array, bias: jax.Array | None = None
 ) -> jax.Array:
-    across = weight if weight.ndim == 2 else weight[None]
-    made: jax.Array = product(_rows(input), across, ((1,), (1,)), ((), ()))
-    made = made.reshape(*input.shape[:-1], *weight.shape[:-1])
+    # Not flattened to rows: on a mesh each dimension may be split along an axis of its own.
+    made: jax.Array = product(input, weight, ((input.ndim - 1,), (weight.ndim - 1,)), ((), ()))
     return made if bias is None else made + cast(bias, made.dtype)
 
 
@@ -182,16 +175,17 @@ def linear_backward(
     output_mask: Sequence[bool],
 ) -> tuple[jax.Array | None, jax.Array | None, jax.Array | None]:
     """As torch's kernels do, gives weight and bias together; the unwanted one is zeros."""
-    grad = _rows(grad_output)
+    grad = grad_output
+    rows = tuple(range(grad.ndim - 1))
     to_input = to_weight = to_bias = None
     if output_mask[0]:
-        to_input = matmul2(grad, weight).reshape(self.shape)
+        to_input = product(grad, weight, ((grad.ndim - 1,), (0,)), ((), ()))
     if output_mask[1] or output_mask[2]:
         to_weight, to_bias = jnp.zeros(weight.shape, grad.dtype), jnp.zeros(weight.shape[0])
     if output_mask[1]:
-        to_weight = product(grad, _rows(self), ((0,), (0,)), ((), ()))
+        to_weight = product(grad, self, (rows, rows), ((), ()))
     if output_mask[2]:
-        to_bias = jnp.sum(wide(grad), axis=0)
+        to_bias = jnp.sum(wide(grad), axis=rows)
     return to_input, to_weight, to_bias
 
 

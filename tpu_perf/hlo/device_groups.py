@@ -37,8 +37,10 @@ def device_groups(instruction: Instruction, partitions: int) -> list[tuple[int, 
     listed = proto.replica_groups or proto.collective_device_list.replica_groups
     if listed:
         return [tuple(one.replica_ids) for one in listed]
-    iota = proto.collective_device_list.iota_replica_group_list
-    if iota.num_replica_groups:
+    for iota in (proto.iota_replica_group_list,
+                 proto.collective_device_list.iota_replica_group_list):  # fmt: skip
+        if not iota.num_replica_groups:
+            continue
         ids = np.arange(math.prod(iota.iota_reshape_dims)).reshape(tuple(iota.iota_reshape_dims))
         if iota.iota_transpose_perm:
             ids = ids.transpose(tuple(iota.iota_transpose_perm))
@@ -66,7 +68,11 @@ def _mesh_groups(listed: Any) -> list[tuple[int, ...]]:
             varying.append(len(sizes))
             sizes.append(axis.size)
     total = math.prod(sizes)
-    ids = np.array(listed.mesh.device_ids or range(total)).reshape(sizes)
+    ids = np.array(listed.mesh.device_ids or range(total))
+    order = listed.mesh.iota
+    if order.reshape_dims:
+        ids = ids.reshape(tuple(order.reshape_dims)).transpose(tuple(order.transpose_perm) or None)
+    ids = ids.reshape(sizes)
     kept = [number for number in range(len(sizes)) if number not in varying]
     length = math.prod(sizes[number] for number in varying)
     return _rows(ids.transpose(kept + varying).reshape(total // length, length))

@@ -12,6 +12,7 @@ from tpu_perf.config.load import LadderConfig, RungConfig, load_ladder
 from tpu_perf.config.problems import did_you_mean
 from tpu_perf.engines.interface import ENGINES
 from tpu_perf.errors import ConfigError
+from tpu_perf.ladder.interpreter import interpreter_of
 from tpu_perf.record.plan import OptimizerPlan, Plan, SamplingPlan, WorkloadPlan
 from tpu_perf.rungs.interface import RUNGS
 from tpu_perf.workloads.interface import WORKLOADS
@@ -76,7 +77,14 @@ def _plan(config: LadderConfig, rung: RungConfig) -> Plan:
         threads=file.threads,
     )
     plan = RUNGS.get(entry.rung).change(common)
-    return plan if entry.engine is None else _on_engine(plan, entry.engine)
+    engine = entry.engine or (file.engine if plan.engine != "cpu" else None)
+    if engine is not None:
+        plan = _on_engine(plan, engine)
+    settings = getattr(file.engines, plan.engine, None)
+    if settings is not None:
+        plan = plan.with_changes(engine_options=settings.model_dump(exclude_none=True))
+    interpreter_of(plan)  # told before anything runs where it is missing
+    return plan
 
 
 def _on_engine(plan: Plan, engine: str) -> Plan:

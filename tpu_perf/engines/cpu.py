@@ -35,7 +35,7 @@ class CpuSession:
         self,
         workload: BuiltWorkload,
         run: Callable[[Batch], tuple[torch.Tensor, torch.Tensor | None]],
-        compiles: CompileCounter | None,
+        compiles: _CompileCounter | None,
         notes: Mapping[str, str],
     ) -> None:
         self._workload = workload
@@ -134,7 +134,7 @@ def _check_inductor(workload: BuiltWorkload) -> None:
         )
 
 
-def _compiled(module: torch.nn.Module, plan: Plan) -> tuple[Any, CompileCounter]:
+def _compiled(module: torch.nn.Module, plan: Plan) -> tuple[Any, _CompileCounter]:
     import torch
     from torch._inductor import config
 
@@ -144,12 +144,12 @@ def _compiled(module: torch.nn.Module, plan: Plan) -> tuple[Any, CompileCounter]
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(plan.cache_dir, "inductor")
     # A compile pool's processes would take the cores of the rungs that are being timed.
     config.compile_threads = 2  # warm-up has the machine to itself
-    counter = CompileCounter()
+    counter = _CompileCounter()
     options = dict(plan.compiler_options) or None
     return torch.compile(module, dynamic=False, options=options), counter
 
 
-class CompileCounter:
+class _CompileCounter:
     """Counts what Dynamo compiles, backward graphs included, and records each as an event."""
 
     def __init__(self) -> None:

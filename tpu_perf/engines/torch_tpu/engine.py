@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from tpu_perf.engines.cpu import CompileCounter
 from tpu_perf.engines.interface import (
     DoesNotFit,
     LaneTimes,
@@ -44,7 +43,7 @@ class TorchTpuSession:
         self._training = training
         self._cpu = cpu
         self._last: Result | None = None
-        self._compiles = CompileCounter()
+        self._dynamo = _DynamoTime()
         self._known_misses = 0
         self._compiled: Counter[int] = Counter()  # compile times of the cache's entries
         self.recording: Recording | None = None
@@ -75,15 +74,18 @@ class TorchTpuSession:
         if recorder is None:
             return
         now, tier = time.perf_counter_ns(), int(Tier.COMPILED)
-        for compile_us in new.elements():
-            took = 1000 * compile_us
-            recorder.compile((now - took, now, -1, tier, 0, took, "", "", recorder.step))
+        for compile_us in sorted(new.elements(), reverse=True):
+            # Dynamo traced for the largest, or for several of which it is one.
+            traced, took = self._dynamo.take(), 1000 * compile_us
+            source = "torch.compile" if traced else ""
+            times = (now - took - traced, now)
+            recorder.compile((*times, -1, tier, traced, took, "", source, recorder.step))
 
     def outcome(self) -> StepOutcome:
         return StepOutcome.read(self._last)
 
     def compile_count(self) -> int:
-        return wheel.cache_misses() + self._compiles.count
+        return wheel.cache_misses()  # compiled graphs are among them
 
     def measure_lanes(self, first_index: int, steps: int) -> LaneTimes:
         dispatch: list[int] = []
@@ -199,3 +201,27 @@ class _memory_told:
             text = str(error)
             if "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower():
                 raise DoesNotFit(text.splitlines()[0]) from error
+
+
+class _DynamoTime:
+    """Nanoseconds in which Dynamo and AOTAutograd traced, without XLA's own compiling."""
+
+    def __init__(self) -> None:
+        from torch._dynamo import callback
+
+        self._total_ns = self._began_ns = self._compiled_ns = 0
+        callback.callback_handler.register_start_callback(self._start)
+        callback.callback_handler.register_end_callback(self._end)
+
+    def take(self) -> int:
+        """The time since the last call."""
+        total, self._total_ns = self._total_ns, 0
+        return total
+
+    def _start(self, _: Any) -> None:
+        self._compiled_ns = wheel.cache_stats().compile_ns
+        self._began_ns = time.perf_counter_ns()
+
+    def _end(self, _: Any) -> None:
+        took = time.perf_counter_ns() - self._began_ns
+        self._total_ns += max(0, took - (wheel.cache_stats().compile_ns - self._compiled_ns))

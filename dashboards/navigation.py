@@ -9,7 +9,7 @@ import streamlit as st
 
 from tpu_perf.errors import TpuPerfError
 
-from . import compare, history, ladder, ladders, run, rung, text
+from . import compare, engines, history, ladder, ladders, run, rung, text
 from .directory import Directory
 
 #: URL path -> title and page. The first is the one that opens. They have no icons, which browsers
@@ -19,6 +19,7 @@ PAGES: dict[str, tuple[str, Callable[[Directory], None]]] = {
     "ladder": ("Ladder", ladder.show),
     "rung": ("Rung", rung.show),
     "compare": ("Compare", compare.show),
+    "engines": ("Engines", engines.show),
     "history": ("History", history.show),
     "run": ("Run", run.show),
 }

@@ -29,6 +29,7 @@ FENCE_SLACK = 0.8
 #: Every warning of the analysis starts with one of these, so that completing a ladder again
 #: replaces them and keeps those that the worker wrote.
 TOPICS = (
+    "not a TPU",
     "unstable samples",
     "few samples",
     "few rounds",
@@ -55,6 +56,7 @@ def of_worker(warnings: Iterable[str]) -> tuple[str, ...]:
 def warnings_of(rung: RungRecord, baseline: RungRecord | None) -> tuple[str, ...]:
     """All warnings of a measured rung. Its metrics must have been computed."""
     return (
+        *_stand_in(rung),
         *_samples(rung.measured),
         *_shared_machine(rung),
         *_late_compiles(rung.measured),
@@ -65,6 +67,12 @@ def warnings_of(rung: RungRecord, baseline: RungRecord | None) -> tuple[str, ...
         *_mfu(rung),
         *(() if baseline is None else _against(rung, baseline)),
     )
+
+
+def _stand_in(rung: RungRecord) -> Iterator[str]:
+    told = rung.facts.source.get("torch_tpu_device")
+    if told:
+        yield f"not a TPU: {told}"
 
 
 def _samples(tables: RunTables) -> Iterator[str]:

@@ -27,6 +27,7 @@ class Traffic:
 
 def traffic(tables: RunTables, details: RunDetails, measured: MeasuredOps) -> Traffic:
     """Boundary and accessed bytes, against the bytes_in + bytes_out of the ops' calls."""
+    tables = tables.recorded
     boundary = hbm_boundary_bytes_per_step(tables)
     separate = _separate(details, measured)
     if separate.value and boundary.value is not None:

@@ -108,21 +108,21 @@ def all_missing(reason: str) -> dict[str, Metric]:
 
 def metrics_of(tables: RunTables, facts: Facts) -> dict[str, Metric]:
     """Every metric that needs no other run."""
-    step = step_time.step_time(tables)
+    step, recorded = step_time.step_time(tables), tables.recorded
     return {
         "step_time": step,
         "tokens_per_second": step_time.tokens_per_second(facts, step),
         "mfu": model_flops.mfu(facts, step),
         "model_flops_per_step": model_flops.model_flops_per_step(facts),
         "hbm_peak_bytes": device_memory.hbm_peak_bytes(tables, facts),
-        "hbm_boundary_bytes_per_step": device_memory.hbm_boundary_bytes_per_step(tables),
-        "hbm_accessed_bytes_per_step": device_memory.hbm_accessed_bytes_per_step(tables),
+        "hbm_boundary_bytes_per_step": device_memory.hbm_boundary_bytes_per_step(recorded),
+        "hbm_accessed_bytes_per_step": device_memory.hbm_accessed_bytes_per_step(recorded),
         "first_step_time": step_time.first_step_time(tables),
         "warmup_time": step_time.warmup_time(tables, step),
         "compile_time": program_cache.compile_time(tables),
         "compile_count": program_cache.compile_count(tables),
         "programs": program_cache.programs(tables),
-        "cache_requests_per_step": program_cache.cache_requests_per_step(tables),
+        "cache_requests_per_step": program_cache.cache_requests_per_step(recorded),
         "cache_hit_rate": program_cache.cache_hit_rate(tables),
         "host_time_per_step": lanes.host_time_per_step(tables, facts),
         "device_time_per_step": lanes.device_time_per_step(facts),

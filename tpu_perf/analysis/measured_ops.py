@@ -44,6 +44,7 @@ class MeasuredOps:
 
 def measured_ops(tables: RunTables, details: RunDetails, attention: Attention) -> MeasuredOps:
     """Join what ran in steady steps with formulas, programs, instructions and device events."""
+    tables = tables.recorded
     executed = executed_ops(tables, details)
     rows = executed.rows.copy()
     unknown: dict[str, dict[str, float]] = {column: defaultdict(float) for column in ADDITIVE}

@@ -38,8 +38,10 @@ def compile_count(tables: RunTables) -> Metric:
 
 
 def programs(tables: RunTables) -> Metric:
-    """Distinct programs executed in the whole run. Source: execute events."""
-    return _known(float(tables.events("execute")["program"].nunique()), "count", tables)
+    """Distinct programs executed in the whole run; executions whose program is not known (-1) are
+    of one of them. Source: execute events."""
+    programs = tables.events("execute")["program"]
+    return _known(float(programs[programs >= 0].nunique()), "count", tables)
 
 
 def cache_requests_per_step(tables: RunTables) -> Metric:
@@ -123,9 +125,12 @@ def program_table(tables: RunTables) -> pd.DataFrame:
 
 
 def flush_table(tables: RunTables) -> pd.DataFrame:
-    """One row per flush reason over timed steps: flushes_per_step (mean), ops_per_flush (mean)."""
+    """One row per flush reason over timed steps: flushes_per_step (mean), ops_per_flush (mean of
+    those whose ops are known)."""
+    tables = tables.recorded
     events = tables.timed_events("flush").copy()
     events["reason"] = events["reason"].astype("object")
+    events["ops"] = events["ops"].where(events["ops"] >= 0)
     grouped = events.groupby("reason").agg(flushes=("ops", "size"), ops_per_flush=("ops", "mean"))
     grouped["flushes_per_step"] = grouped["flushes"] / max(1, len(tables.timed))
     return grouped.sort_values("flushes", ascending=False)

@@ -79,6 +79,15 @@ class RunTables:
         """The steps that count: timed, and free of compiles."""
         return self.phase(self._counted, clean=True)
 
+    @cached_property
+    def recorded(self) -> RunTables:
+        """These tables with the steps that count being those whose events were recorded: for
+        engines that record only steps of their own (phase `trace`), since it slows the others."""
+        if self._counted != "timed" or not self.timed_events("execute").empty:
+            return self
+        traced = RunTables(self._stored, counted="trace")
+        return self if traced.timed_events("execute").empty else traced
+
     def timed_events(self, kind: str) -> pd.DataFrame:
         """Events of the steps that count."""
         if kind not in self._timed_events:

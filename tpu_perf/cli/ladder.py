@@ -33,6 +33,13 @@ def ladder(
     skip: Annotated[
         list[str] | None, typer.Option(metavar="RUNG,...", help="Leave these rungs out.")
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="Engine of every rung that names none: xla (ours) or torch_tpu (Google's).",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Ladder directory; by default runs/<name>-<time>.", show_default=False),
@@ -53,7 +60,8 @@ def ladder(
     from tpu_perf.ladder.plan import plan_ladder, read_ladder
     from tpu_perf.ladder.runner import LadderRunner
 
-    config = read_ladder(file, overrides or [])
+    chosen = [] if engine is None else [f"engine={engine}"]
+    config = read_ladder(file, [*(overrides or []), *chosen])
     plans = plan_ladder(config, names_of(only), names_of(skip))
     if resume:
         if out is None:

@@ -64,6 +64,7 @@ class Catalogue:
             __base__=LadderFile,
             __doc__=LadderFile.__doc__,
             workload=(self.workload_union(), ...),
+            engine=(_literal(self.engines) | None, None),
             rungs=(list[Annotated[entry, short]], Field(min_length=1)),
         )
 

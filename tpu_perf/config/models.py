@@ -97,6 +97,21 @@ class Sampling(StrictModel):
         return value
 
 
+class TorchTpuSettings(StrictModel):
+    """How Google's TorchTPU is run."""
+
+    python: str | None = None
+    """The interpreter that has it; by default the one `tpu-perf doctor --build torch_tpu` made."""
+    device: Literal["tpu", "cpu-plugin"] | None = None
+    """A real TPU, or its wheel over a PJRT plugin for the CPU; by default what there is."""
+
+
+class EngineSettings(StrictModel):
+    """Settings of engines, by their names."""
+
+    torch_tpu: TorchTpuSettings = Field(default_factory=TorchTpuSettings)
+
+
 class RungEntry(StrictModel):
     """One rung: a name, or a mapping that changes what the ladder sets for all."""
 
@@ -152,6 +167,10 @@ class LadderFile(StrictModel):
     """float32, or bfloat16 under autocast."""
     rungs: list[Annotated[RungEntry, BeforeValidator(entry_from_name)]] = Field(min_length=1)
     """The rungs, in the order in which they are shown."""
+    engine: str | None = None
+    """The engine of every rung that names none and is not one of torch's own on the CPU."""
+    engines: EngineSettings = Field(default_factory=lambda: EngineSettings())
+    """Settings of engines."""
     baseline: str | None = None
     """The rung that speed-ups refer to; by default the first `strict`, else the first."""
     compiler_options: dict[str, Any] = Field(default_factory=dict)

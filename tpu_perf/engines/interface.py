@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -101,6 +101,29 @@ class Session(Protocol):
 
     def notes(self) -> Mapping[str, str]:
         """What a reader of the run should know (fallbacks used, optimizer made capturable...)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """A step that the worker did not time itself; times are ns of time.perf_counter_ns."""
+
+    phase: str
+    start_ns: int
+    dispatched_ns: int
+    end_ns: int
+    compiles: int
+    loss: float | None
+    grad_norm: float | None
+
+
+@runtime_checkable
+class RecordsApart(Protocol):
+    """A session whose events are of steps of their own, because recording slows the others."""
+
+    def recorded_apart(self, first_index: int, recorder: DetailedRecorder) -> Sequence[StepRow]:
+        """Give the events of those steps to the recorder, numbered from `first_index`; return
+        the steps. Phase `trace` marks the steady ones."""
         ...
 
 

@@ -14,7 +14,13 @@ from tpu_perf.analysis.model_flops import peak_notes
 from tpu_perf.analysis.rung_record import RungRecord
 from tpu_perf.export.interface import EXPORTERS, Exporter
 from tpu_perf.export.json_document import environment_of
-from tpu_perf.export.report import rung_charts, rung_tables, series_charts, sharding_tables
+from tpu_perf.export.report import (
+    engine_tables,
+    rung_charts,
+    rung_tables,
+    series_charts,
+    sharding_tables,
+)
 from tpu_perf.export.report.figures import Figure
 from tpu_perf.record.ladder import Ladder
 
@@ -76,6 +82,8 @@ def context(ladder: Ladder, rungs: list[RungRecord]) -> dict[str, Any]:
         "break_even": rung_tables.break_even(rungs, ladder.baseline),
         "numerics": rung_tables.numerics(rungs),
         "sharding": sharding_tables.tables(rungs),
+        "engines": engine_tables.comparison(rungs),
+        "cuts": engine_tables.cut_tables(rungs),
         "notes": rung_tables.lane_notes(rungs),
         "plans": [(rung.name, plan) for rung in rungs if (plan := rung_tables.plan_of(rung))],
         "environment_text": json.dumps(environment, indent=2),
@@ -94,6 +102,7 @@ def charts(rungs: list[RungRecord]) -> list[Figure]:
         series_charts.losses(rungs, colours),
         series_charts.memory(rungs, colours),
         series_charts.step_series(rungs),
+        engine_tables.step_cuts(rungs),
     )
     return [figure for figure in made if figure is not None]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from tpu_perf.errors import ImportProblem
 from tpu_perf.importers.captured_files import beginning
-from tpu_perf.importers.eager_programs import Programs
 from tpu_perf.importers.interface import IMPORTERS, Imported, Importer
 from tpu_perf.importers.structured_log import Record, epoch_ns, looks_like_one, records
+from tpu_perf.record.eager_programs import Programs
 from tpu_perf.record.events import ANNOTATION, COMPILE, EXECUTE, FLUSH, EventKind, Tier
 from tpu_perf.record.store import RunWriter, table_of_rows
 

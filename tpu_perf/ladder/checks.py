@@ -18,6 +18,8 @@ from packaging.requirements import Requirement
 from tpu_perf.chips import tpu_devices
 from tpu_perf.config.models import default_cache_dir
 from tpu_perf.engines.cpu import cxx_compiler
+from tpu_perf.engines.torch_tpu import environment
+from tpu_perf.errors import EnvironmentProblem
 
 Verdict = Literal["ok", "warn", "fail"]
 _MINIMUM_PYTHON = (3, 11)
@@ -41,6 +43,7 @@ def run_checks() -> list[Check]:
         _tpu,
         _cache_directory,
         _privateuse1,
+        _torch_tpu,
     ]
     return [check for run in checks for check in run()]
 
@@ -137,3 +140,23 @@ def _privateuse1() -> list[Check]:
         return [Check("PrivateUse1", "ok", 'ours: `import torch` is enough for device "tpu"')]
     told = f"taken by the backend {name!r}; set TORCH_DEVICE_BACKEND_AUTOLOAD=0 to turn it off"
     return [Check("PrivateUse1", "warn", told)]
+
+
+def _torch_tpu() -> list[Check]:
+    """Whether the engine torch_tpu can run, and on what. Nothing of it is imported here."""
+    name = "engine torch_tpu"
+    try:
+        python = environment.find_python(None)
+    except EnvironmentProblem as problem:
+        return [Check(name, "warn", f"{problem.message}: {problem.hint}")]
+    found = environment.inspect(python)
+    if found.problem is not None:
+        return [Check(name, "warn", f"{found.problem}; `{environment.BUILD}` makes one that fits")]
+    versions = ", ".join(
+        f"{package} {found.versions[package]}" for package in ("torch_tpu", "torch")
+    )
+    device = "the TPU" if tpu_devices() else "a PJRT plugin for the CPU, not a TPU"
+    told = f"{versions} in {python}; runs on {device}"
+    if not tpu_devices() and cxx_compiler() is None:
+        return [Check(name, "warn", f"{told}; compiled rungs need a C++ compiler for a PJRT shim")]
+    return [Check(name, "ok", told)]

@@ -13,7 +13,13 @@ from tpu_perf.ladder.observer import Observer
 from tpu_perf.ladder.peak import chip_peak
 from tpu_perf.ladder.process import WorkerDied, WorkerProcess, WorkerTimeout
 from tpu_perf.ladder.protocol import Message
-from tpu_perf.ladder.reference import FLOPS_CONVENTION, TOLERANCES, random_stream, reference_key
+from tpu_perf.ladder.reference import (
+    FLOPS_CONVENTION,
+    OWN_STREAMS,
+    TOLERANCES,
+    random_stream,
+    reference_key,
+)
 from tpu_perf.record.plan import Plan
 
 _NAME = "reference"
@@ -71,8 +77,9 @@ class Known:
 
 
 def _describe(reference: Message, plan: Plan) -> str:
-    if reference["draws"] and random_stream(plan) == "inductor":
-        return "none: inductor draws random numbers of its own, so losses differ by chance"
+    whose = OWN_STREAMS.get(random_stream(plan))
+    if reference["draws"] and whose is not None:
+        return f"none: {whose} draws random numbers of its own, so losses differ by chance"
     told = f"eager torch on the CPU, {plan.precision}, same optimizer"
     if reference["draws"] and random_stream(plan) == "device":
         return f"{told}, made to draw the device's random numbers"

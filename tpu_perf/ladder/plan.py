@@ -13,6 +13,7 @@ from tpu_perf.config.models import RungEntry
 from tpu_perf.config.problems import did_you_mean
 from tpu_perf.engines.interface import ENGINES
 from tpu_perf.errors import ConfigError
+from tpu_perf.ladder.interpreter import interpreter_of
 from tpu_perf.record.plan import OptimizerPlan, Plan, SamplingPlan, ShardingPlan, WorkloadPlan
 from tpu_perf.rungs.interface import RUNGS
 from tpu_perf.sharding.strategies import STRATEGIES
@@ -81,7 +82,14 @@ def _plan(config: LadderConfig, rung: RungConfig) -> Plan:
         sharding=_sharding(entry),
     )
     plan = RUNGS.get(entry.rung).change(common)
-    return plan if entry.engine is None else _on_engine(plan, entry.engine)
+    engine = entry.engine or (file.engine if plan.engine != "cpu" else None)
+    if engine is not None:
+        plan = _on_engine(plan, engine)
+    settings = getattr(file.engines, plan.engine, None)
+    if settings is not None:
+        plan = plan.with_changes(engine_options=settings.model_dump(exclude_none=True))
+    interpreter_of(plan)  # told before anything runs where it is missing
+    return plan
 
 
 def _sharding(entry: RungEntry) -> ShardingPlan | None:

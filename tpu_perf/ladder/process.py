@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tpu_perf.ladder.protocol import LineBuffer, Message, encode
@@ -29,10 +31,20 @@ class WorkerTimeout(Exception):
     """No message came before the deadline."""
 
 
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """What runs a worker: another Python than this one where an engine needs its own."""
+
+    python: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
 class WorkerProcess:
     """A child interpreter in a process group of its own; its output goes to `log`."""
 
-    def __init__(self, log: Path, threads: int | None = None) -> None:
+    def __init__(
+        self, log: Path, threads: int | None = None, interpreter: Interpreter | None = None
+    ) -> None:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         commands_read, self._commands = os.pipe()
@@ -41,7 +53,9 @@ class WorkerProcess:
         if threads is not None:
             environment["OMP_NUM_THREADS"] = str(threads)
         # `python -m` puts the working directory in front, where a module of the user's may lie.
-        arguments = [sys.executable, "-m", "tpu_perf.ladder.worker"]
+        interpreter = interpreter or Interpreter(sys.executable)
+        environment |= interpreter.variables
+        arguments = [interpreter.python, "-m", "tpu_perf.ladder.worker"]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*arguments, str(commands_read), str(replies_write)],

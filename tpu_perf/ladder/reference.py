@@ -33,7 +33,9 @@ FLOPS_CONVENTION = (
     "multiply-add, attention counted in full (non-causal), optimizer and elementwise not counted"
 )
 
-RandomStream = Literal["device", "torch", "inductor"]
+RandomStream = Literal["device", "torch", "inductor", "torch_tpu"]
+#: Generators that cannot be followed: losses of steps that draw from them are not compared.
+OWN_STREAMS: dict[RandomStream, str] = {"inductor": "inductor", "torch_tpu": "TorchTPU"}
 
 #: One training step: (loss, gradient norm or None).
 Step = Callable[[Batch], "tuple[torch.Tensor, torch.Tensor | None]"]
@@ -62,6 +64,8 @@ def _job(plan: Plan) -> dict[str, Any]:
 
 def random_stream(plan: Plan) -> RandomStream:
     """Whose random numbers the rung draws for dropout and the like."""
+    if plan.engine == "torch_tpu":
+        return "torch_tpu"
     if plan.engine != "cpu":
         return "device"
     return "inductor" if plan.mode == "inductor" else "torch"
@@ -124,8 +128,8 @@ def compute_reference(plan: Plan) -> Reference:
             if norm is not None and math.isfinite(float(norm)):
                 norms.append(float(norm))
         draws = device_draws() or not torch.equal(before, torch.get_rng_state())
-    if draws and random_stream(plan) == "inductor":
-        losses, norms = [], []  # inductor's generator is its own: nothing to compare with
+    if draws and random_stream(plan) in OWN_STREAMS:
+        losses, norms = [], []  # the generator is its own: nothing to compare with
     return Reference(
         losses=tuple(losses),
         grad_norms=tuple(norms),

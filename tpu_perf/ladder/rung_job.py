@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tpu_perf.engines.interface import ENGINES, Session, Span
+from tpu_perf.engines.interface import ENGINES, RecordsApart, Session, Span
 from tpu_perf.ladder.environment import describe_environment
 from tpu_perf.ladder.protocol import Message, WorkerSide
 from tpu_perf.ladder.sampling import judge_warmth
@@ -202,6 +202,11 @@ class RungJob:
             return
         for name, table in tables.items():
             self._writer.write_detail(name, table)
+        if isinstance(self.session, RecordsApart):
+            for row in self.session.recorded_apart(len(self._rows), self._detailed):
+                times = (row.start_ns, row.dispatched_ns, row.end_ns)
+                numbers = (row.compiles, row.loss, row.grad_norm)
+                self._rows.append((len(self._rows), row.phase, -1, *times, *numbers))
 
     def _step(self, phase: str, round_index: int) -> tuple[float, int]:
         """One fenced step; returns its seconds and how many programs it compiled."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from tpu_perf.ladder.environment import describe_environment
 from tpu_perf.ladder.failure import Failure, from_death, oom_kills
+from tpu_perf.ladder.interpreter import interpreter_of
 from tpu_perf.ladder.process import WorkerDied, WorkerProcess, WorkerTimeout
 from tpu_perf.ladder.protocol import Message
 from tpu_perf.record.plan import Plan
@@ -49,7 +50,8 @@ class RungState:
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self.oom_kills = oom_kills()
         partial = self.directory.with_name(self.directory.name + PARTIAL_SUFFIX)
-        self.process = WorkerProcess(partial / "log.txt", self.plan.threads)
+        interpreter = interpreter_of(self.plan)
+        self.process = WorkerProcess(partial / "log.txt", self.plan.threads, interpreter)
         self.process.send(
             job="rung",
             plan=self.plan.to_json(),

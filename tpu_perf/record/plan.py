@@ -85,6 +85,7 @@ class Plan:
     workload: WorkloadPlan
     optimizer: OptimizerPlan
     engine: str = "xla"  # file in engines/ ("xla": our runtime, "cpu": torch), or "import"
+    engine_options: Mapping[str, Any] = field(default_factory=dict)  # python, device
     execution: Literal["measure", "predict"] = "measure"
     mode: Mode | Unknown = "eager"
     precision: Precision = "float32"

@@ -189,6 +189,10 @@ def _number(value: float) -> str:
     return "–" if value != value else quantities.count(float(value))
 
 
+def _digits(value: float) -> str:
+    return "–" if value != value else quantities.digits(value)
+
+
 def _seconds(value: float) -> str:
     return "–" if value != value else quantities.seconds(float(value))
 
@@ -208,7 +212,7 @@ def flushes(rungs: list[RungRecord]) -> Table | None:
             rung.name,
             str(reason),
             quantities.digits(float(row["flushes_per_step"])),
-            quantities.digits(float(row["ops_per_flush"])),
+            _digits(float(row["ops_per_flush"])),
         )
         for rung in rungs
         if rung.ok and rung.tables is not None

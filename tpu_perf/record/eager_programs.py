@@ -6,12 +6,21 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tpu_perf.importers.op_contexts import Sites
-from tpu_perf.record.details import CALL_COLUMNS, PROGRAM_OP_COLUMNS
+import pyarrow as pa
+import zstandard
+
+from tpu_perf.record.details import (
+    CALL_COLUMNS,
+    KEY_DIGITS,
+    PROGRAM_OP_COLUMNS,
+    SITE_COLUMNS,
+    Columns,
+)
 from tpu_perf.record.events import PROGRAM_COLUMNS
 from tpu_perf.record.store import RunWriter, table_of_rows
 
@@ -44,20 +53,22 @@ class Program:
     name: str
     stablehlo: str
     ops: int
+    kind: str
 
 
 @dataclass(slots=True)
 class Programs:
     """Programs by their StableHLO text, and the tables that describe them."""
 
-    sites: Sites = field(default_factory=Sites)
     found: dict[str, Program] = field(default_factory=dict)
     by_first_op: dict[str, set[int]] = field(default_factory=dict)
     _ops: list[tuple[Any, ...]] = field(default_factory=list)
     _calls: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    _sites: dict[tuple[str, int, str], int] = field(default_factory=dict)
 
-    def add(self, first_op: str, stablehlo: str, graph: str) -> Program:
-        """The program with this text; the graph is that of the batch that compiled it."""
+    def add(self, first_op: str, stablehlo: str, graph: str, kind: str | None = None) -> Program:
+        """The program with this text; the graph is that of the batch that compiled it. `kind` as
+        in the program table; None: by the number of ops."""
         key = hashlib.sha256(stablehlo.encode("utf-8", errors="surrogateescape")).hexdigest()
         program = self.found.get(key)
         if program is None:
@@ -65,7 +76,8 @@ class Programs:
             name = named[1] if named else first_op
             number = len(self.found)
             ops = self._add_ops(number, graph)
-            program = self.found[key] = Program(number, key, name, stablehlo, ops)
+            kind = kind or ("op" if ops == 1 else "segment")
+            program = self.found[key] = Program(number, key, name, stablehlo, ops, kind)
         self.by_first_op.setdefault(first_op, set()).add(program.number)
         return program
 
@@ -100,29 +112,52 @@ class Programs:
         place = _PLACE.match(comment.strip())
         if place is None:
             return -1
-        file, line, function = place["file"], int(place["line"]), place["function"]
-        return self.sites.number(file, line, function, "", "", "other", f"{file}:{line} {function}")
+        found = (place["file"], int(place["line"]), place["function"])
+        return self._sites.setdefault(found, len(self._sites))
 
-    def write(self, writer: RunWriter) -> None:
-        """Write programs.parquet, the detail tables, and each program's StableHLO."""
+    def table(self) -> pa.Table:
+        """The program table; what XLA makes of a program is not in the log."""
         rows = []
         for program in self.found.values():
             moved = boundary_bytes(program.stablehlo)
             bytes_in, bytes_out = moved or (None, None)
-            kind = "op" if program.ops == 1 else "segment"
-            ops = program.ops or -1
             unknown = (None, None, None, None)
-            row = (program.number, program.key, program.name, kind, ops, bytes_in, bytes_out)
-            rows.append((*row, *unknown))
-            _write_stablehlo(writer.partial / "programs" / program.key[:32], program.stablehlo)
-        writer.write_programs(table_of_rows(PROGRAM_COLUMNS, rows))
-        writer.write_detail("sites", self.sites.table())
-        writer.write_detail("program_ops", table_of_rows(PROGRAM_OP_COLUMNS, self._ops))
+            row = (program.number, program.key, program.name, program.kind, program.ops or -1)
+            rows.append((*row, bytes_in, bytes_out, *unknown))
+        return table_of_rows(PROGRAM_COLUMNS, rows)
+
+    def details(self) -> Mapping[str, pa.Table]:
+        """Sites, ops and calls; which names arguments have is not in the log."""
+        sites = [
+            (site, *place, "", "", "other", f"{place[0]}:{place[1]} {place[2]}")
+            for place, site in self._sites.items()
+        ]
         calls = [
             (number, op, "[]", arguments, results, None, None)
             for (op, arguments, results), number in self._calls.items()
         ]
-        writer.write_detail("calls", table_of_rows(CALL_COLUMNS, calls))
+        rows: dict[str, tuple[Columns, list[Any]]] = {
+            "sites": (SITE_COLUMNS, sites),
+            "program_ops": (PROGRAM_OP_COLUMNS, self._ops),
+            "calls": (CALL_COLUMNS, calls),
+        }
+        return {name: table_of_rows(*columns_and_rows) for name, columns_and_rows in rows.items()}
+
+    def write_files(self, directory: Path) -> None:
+        """`<key>/stablehlo.mlir.zst` for every program."""
+        for program in self.found.values():
+            place = directory / program.key[:KEY_DIGITS]
+            place.mkdir(parents=True, exist_ok=True)
+            raw = program.stablehlo.encode("utf-8", errors="surrogateescape")
+            packed = zstandard.ZstdCompressor().compress(raw)
+            (place / "stablehlo.mlir.zst").write_bytes(packed)
+
+    def write(self, writer: RunWriter) -> None:
+        """Write programs.parquet, the detail tables, and each program's StableHLO."""
+        self.write_files(writer.partial / "programs")
+        writer.write_programs(self.table())
+        for name, table in self.details().items():
+            writer.write_detail(name, table)
 
 
 def _types(text: str) -> list[Any]:
@@ -157,11 +192,3 @@ def boundary_bytes(stablehlo: str) -> tuple[int, int] | None:
             total += math.prod(int(size) for size in shape.split("x") if size) * (width // 8)
         totals.append(total)
     return totals[0], totals[1]
-
-
-def _write_stablehlo(directory: Path, text: str) -> None:
-    import zstandard
-
-    directory.mkdir(parents=True, exist_ok=True)
-    raw = text.encode("utf-8", errors="surrogateescape")
-    (directory / "stablehlo.mlir.zst").write_bytes(zstandard.ZstdCompressor().compress(raw))

@@ -57,12 +57,15 @@ def ladder(
     """
     from tpu_perf.cli.progress import make_observer
     from tpu_perf.ladder.directory import create_directory, default_directory, resume_directory
+    from tpu_perf.ladder.interpreter import interpreter_of
     from tpu_perf.ladder.plan import plan_ladder, read_ladder
     from tpu_perf.ladder.runner import LadderRunner
 
     chosen = [] if engine is None else [f"engine={engine}"]
     config = read_ladder(file, [*(overrides or []), *chosen])
     plans = plan_ladder(config, names_of(only), names_of(skip))
+    for plan in plans:
+        interpreter_of(plan)  # where one is missing, that is said before anything runs
     if resume:
         if out is None:
             raise ConfigError("--resume needs --out, the directory of the ladder to go on with")

@@ -13,7 +13,6 @@ from tpu_perf.config.models import RungEntry
 from tpu_perf.config.problems import did_you_mean
 from tpu_perf.engines.interface import ENGINES
 from tpu_perf.errors import ConfigError
-from tpu_perf.ladder.interpreter import interpreter_of
 from tpu_perf.record.plan import OptimizerPlan, Plan, SamplingPlan, ShardingPlan, WorkloadPlan
 from tpu_perf.rungs.interface import RUNGS
 from tpu_perf.sharding.strategies import STRATEGIES
@@ -88,7 +87,6 @@ def _plan(config: LadderConfig, rung: RungConfig) -> Plan:
     settings = getattr(file.engines, plan.engine, None)
     if settings is not None:
         plan = plan.with_changes(engine_options=settings.model_dump(exclude_none=True))
-    interpreter_of(plan)  # told before anything runs where it is missing
     return plan
 
 

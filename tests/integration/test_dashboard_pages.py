@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,13 @@ NASTY = "<script>alert(1)</script>[bold]"
 RUNG_SECTIONS = (
     "Steps", "Timeline", "Modules and ops", "Roofline", "Memory", "Programs and cache",
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def the_main_module_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streamlit's harness makes the page's script `__main__`, which processes that later tests
+    spawn would then run."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
 def value(shown: AppTest, parameter: str) -> str:

@@ -21,19 +21,19 @@ def show(directory: Directory) -> None:
         text.message("info", f"There is no ladder under {directory.root} yet.")
         return
     path = choose(st.container(), "Ladder", ladders, "ladder", str, first=True)
-    rungs = list(ladder_of(directory, str(path)).rungs)
-    table = engine_tables.comparison(rungs)
+    found = pairs(ladder_of(directory, str(path)).rungs)
+    table = engine_tables.comparison(found)
     if table is None:
         text.message("info", "No mode of this ladder was measured on two engines. Run one that is:")
         st.code("tpu-perf ladder ladders/torch_tpu_vs_ours.yaml", language="bash")
         return
-    if any(one.stand_in for pair in pairs(rungs) for one in pair):
+    if any(one.stand_in for pair in found for one in pair):
         text.message(
             "warning",
             "TorchTPU ran over a PJRT plugin for the CPU, not on a TPU: its times are XLA:CPU's. "
             "Its programs, batches and cache requests are those that it makes.",
         )
     plain_table(table)
-    charts.show(engine_tables.step_cuts(rungs), "The ops of no program are known.")
-    for one in engine_tables.cut_tables(rungs):
+    charts.show(engine_tables.step_cuts(found), "The ops of no program are known.")
+    for one in engine_tables.cut_tables(found):
         plain_table(one)

@@ -14,6 +14,14 @@ from tpu_perf.record.events import MODULE_LANE
 from tpu_perf.record.metric import Metric
 
 ONE_DEVICE = "this rung runs on one device"
+#: The metrics and what they are measured in: of the compiled program, and of a device trace.
+_COUNTS = {
+    "collectives_per_step": "count",
+    "collective_bytes_per_step": "bytes",
+    "collective_sent_bytes_per_step": "bytes",
+}
+_TIMES = ("collective_exposed_time", "collective_hidden_time")
+_REPLICATED = "replicated_bytes"
 #: Instructions that stand for others on the timeline.
 _CONTAINERS = ("while", "conditional", "call")
 
@@ -21,6 +29,12 @@ _CONTAINERS = ("while", "conditional", "call")
 def is_spread(tables: RunTables) -> bool:
     """Whether the run used a mesh of devices."""
     return not tables.detail("placements").empty
+
+
+def on_virtual_devices(rung: RungRecord) -> bool:
+    """Whether the rung's devices are those that a CPU stands for."""
+    environment = None if rung.run is None else rung.run.environment
+    return environment is not None and environment.device_kind == "cpu"
 
 
 def collectives(tables: RunTables) -> pd.DataFrame:
@@ -53,38 +67,32 @@ def collective_metrics(tables: RunTables) -> dict[str, Metric]:
 
     Source: collectives.parquet (compiled HLO), placements.parquet, device events of probe steps.
     """
-    units = {
-        "collectives_per_step": "count", "collective_bytes_per_step": "bytes",
-        "collective_sent_bytes_per_step": "bytes", "collective_exposed_time": "s",
-        "collective_hidden_time": "s", "replicated_bytes": "bytes",
-    }  # fmt: skip
     if not is_spread(tables):
+        units = {**_COUNTS, **dict.fromkeys(_TIMES, "s"), _REPLICATED: "bytes"}
         return {name: Metric.missing(unit, ONE_DEVICE) for name, unit in units.items()}
-    found = dict(zip(units, (*_counts(tables), *_times(tables)), strict=False))
-    found["replicated_bytes"] = Metric(
-        value=float(replicated(tables)["bytes"].sum()), unit="bytes", provenance="derived"
-    )
-    return found
+    copied = float(replicated(tables)["bytes"].sum())
+    return {
+        **_counts(tables),
+        **_times(tables),
+        _REPLICATED: Metric(value=copied, unit="bytes", provenance="derived"),
+    }
 
 
-def _counts(tables: RunTables) -> tuple[Metric, Metric, Metric]:
-    if tables.timed.empty:
-        return (Metric.missing("count", NO_TIMED_STEPS), Metric.missing("bytes", NO_TIMED_STEPS),
-                Metric.missing("bytes", NO_TIMED_STEPS))  # fmt: skip
+def _counts(tables: RunTables) -> dict[str, Metric]:
     rows = collectives(tables)
-    if rows["per_step"].isna().any():
+    reason = None
+    if tables.timed.empty:
+        reason = NO_TIMED_STEPS
+    elif rows["per_step"].isna().any():
         reason = "how often a loop around a collective runs is not known"
-        return (Metric.missing("count", reason), Metric.missing("bytes", reason),
-                Metric.missing("bytes", reason))  # fmt: skip
-    values = (
-        rows["per_step"].sum(),
-        (rows["per_step"] * rows["bytes"]).sum(),
-        (rows["per_step"] * rows["sent_bytes"]).sum(),
-    )
-    return tuple(
-        Metric(value=float(value), unit=unit, provenance="derived")
-        for value, unit in zip(values, ("count", "bytes", "bytes"), strict=True)
-    )  # type: ignore[return-value]
+    if reason is not None:
+        return {name: Metric.missing(unit, reason) for name, unit in _COUNTS.items()}
+    times = rows["per_step"]
+    values = (times.sum(), (times * rows["bytes"]).sum(), (times * rows["sent_bytes"]).sum())
+    return {
+        name: Metric(value=float(value), unit=unit, provenance="derived")
+        for (name, unit), value in zip(_COUNTS.items(), values, strict=True)
+    }
 
 
 def replicated(tables: RunTables) -> pd.DataFrame:
@@ -94,19 +102,19 @@ def replicated(tables: RunTables) -> pd.DataFrame:
     return rows.assign(bytes=held)[rows["parts"] < rows["devices"]]
 
 
-def _times(tables: RunTables) -> tuple[Metric, Metric]:
+def _times(tables: RunTables) -> dict[str, Metric]:
     """Seconds per step and device in which a collective is under way: with nothing else running on
     that device, and beside other work."""
     per_device = collective_times(tables)
-    if per_device.empty:
-        reason = "XLA's profiler reported no collective"
-        if not collectives(tables).empty:
-            return Metric.missing("s", reason), Metric.missing("s", reason)
-        return (Metric(value=0.0, unit="s", provenance="derived"),
-                Metric(value=0.0, unit="s", provenance="derived"))  # fmt: skip
-    means = per_device[["exposed_ns", "hidden_ns"]].mean() * NS
-    return (Metric(value=float(means["exposed_ns"]), unit="s", provenance="measured"),
-            Metric(value=float(means["hidden_ns"]), unit="s", provenance="measured"))  # fmt: skip
+    if not per_device.empty:
+        means = per_device[["exposed_ns", "hidden_ns"]].mean() * NS
+        return {
+            name: Metric(value=float(mean), unit="s", provenance="measured")
+            for name, mean in zip(_TIMES, means, strict=True)
+        }
+    if collectives(tables).empty:
+        return dict.fromkeys(_TIMES, Metric(value=0.0, unit="s", provenance="derived"))
+    return dict.fromkeys(_TIMES, Metric.missing("s", "XLA's profiler reported no collective"))
 
 
 def collective_times(tables: RunTables) -> pd.DataFrame:
@@ -193,9 +201,7 @@ def scaling_efficiency(rung: RungRecord, others: Sequence[RungRecord]) -> Metric
     mine, one = step_time(rung.measured), step_time(alone.measured)
     if mine.value is None or one.value is None:
         return Metric.missing("fraction", mine.reason or one.reason or NO_TIMED_STEPS)
-    environment = None if rung.run is None else rung.run.environment
-    virtual = environment is not None and environment.device_kind == "cpu"
-    devices = 1 if virtual else plan.sharding.devices
+    devices = 1 if on_virtual_devices(rung) else plan.sharding.devices
     return Metric(value=one.value / (mine.value * devices), unit="fraction", provenance="derived")
 
 

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tpu_perf.analysis.run_details import RunDetails
 from tpu_perf.analysis.rung_record import RungRecord
-from tpu_perf.record.store import load_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +47,11 @@ class EngineRung:
         executes = tables.timed_events("execute")
         executes = executes[executes["step"] == tables.timed["step"].iloc[-1]]
         numbers = executes.sort_values("t_start_ns", kind="stable")["program"]
-        details = RunDetails(load_run(self.rung.directory))
+        listed = self.rung.measured.detail("program_ops").sort_values(["program", "position"])
         names = tables.programs["name"].astype("object")
         ops = {
-            number: tuple(base_name(op.op) for op in found)
-            for number, found in details.program_ops.items()
+            int(str(number)): tuple(base_name(str(op)) for op in found)
+            for number, found in listed.groupby("program")["op"]
         }
         return [
             StepProgram(name=str(names.get(number, "not resolved")), ops=ops.get(number))
@@ -100,7 +98,11 @@ def base_name(op: str) -> str:
     return name.rstrip("_") or name
 
 
-def pairs(rungs: Sequence[RungRecord]) -> list[tuple[EngineRung, EngineRung]]:
+#: Rungs of one mode on two engines.
+Pair = tuple[EngineRung, EngineRung]
+
+
+def pairs(rungs: Sequence[RungRecord]) -> list[Pair]:
     """Measured rungs of one mode on two engines; the first engine of the ladder comes first."""
     measured = [EngineRung(rung) for rung in rungs if rung.ok and rung.tables is not None]
     by_mode: dict[str, list[EngineRung]] = {}

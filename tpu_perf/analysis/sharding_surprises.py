@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tpu_perf.analysis.collectives import is_spread, moved, slowest
+from tpu_perf.analysis.collectives import is_spread, moved, on_virtual_devices, slowest
 from tpu_perf.analysis.quantities import byte_count, count, percent, seconds
 from tpu_perf.analysis.rung_record import NS, RungRecord
 
@@ -33,9 +33,9 @@ def _moved_otherwise(rung: RungRecord) -> Iterator[str]:
         what = f"{byte_count(nbytes)} of {row['role']} by {times} {row['kind']}"
         axes = set(row["axes"].split("+"))
         if row["kind"] == "all-reduce" and row["role"] == "gradients" and "fsdp" in axes:
-            where = (
-                "; XLA:CPU has no reduce-scatter, on a TPU XLA makes one" if _on_cpu(rung) else ""
-            )
+            where = ""
+            if on_virtual_devices(rung):
+                where = "; XLA:CPU has no reduce-scatter, on a TPU XLA makes one"
             yield (
                 f"{what} along {row['axes']}, twice the traffic of the reduce-scatter that would do"
                 f"{where}"
@@ -89,8 +89,3 @@ def _exposed(rung: RungRecord) -> Iterator[str]:
         f"nothing hides the collectives: {seconds(exposed)} of {seconds(exposed + hidden)} under "
         f"the profiler have no other work beside them{longest}"
     )
-
-
-def _on_cpu(rung: RungRecord) -> bool:
-    environment = None if rung.run is None else rung.run.environment
-    return environment is not None and environment.device_kind == "cpu"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tpu_perf.analysis import quantities
+from tpu_perf.analysis.engine_comparison import pairs
 from tpu_perf.analysis.ladder_metrics import completed
 from tpu_perf.analysis.model_flops import peak_notes
 from tpu_perf.analysis.rung_record import RungRecord
@@ -60,6 +61,7 @@ def render(template: str, content: Mapping[str, Any]) -> str:
 
 def context(ladder: Ladder, rungs: list[RungRecord]) -> dict[str, Any]:
     """Everything the template shows, from the stored ladder."""
+    engines = pairs(rungs)
     figures = charts(rungs)
     environment = environment_of(rungs, ladder.baseline)
     return {
@@ -82,8 +84,8 @@ def context(ladder: Ladder, rungs: list[RungRecord]) -> dict[str, Any]:
         "break_even": rung_tables.break_even(rungs, ladder.baseline),
         "numerics": rung_tables.numerics(rungs),
         "sharding": sharding_tables.tables(rungs),
-        "engines": engine_tables.comparison(rungs),
-        "cuts": engine_tables.cut_tables(rungs),
+        "engines": engine_tables.comparison(engines),
+        "cuts": engine_tables.cut_tables(engines),
         "notes": rung_tables.lane_notes(rungs),
         "plans": [(rung.name, plan) for rung in rungs if (plan := rung_tables.plan_of(rung))],
         "environment_text": json.dumps(environment, indent=2),
@@ -102,7 +104,7 @@ def charts(rungs: list[RungRecord]) -> list[Figure]:
         series_charts.losses(rungs, colours),
         series_charts.memory(rungs, colours),
         series_charts.step_series(rungs),
-        engine_tables.step_cuts(rungs),
+        engine_tables.step_cuts(pairs(rungs)),
     )
     return [figure for figure in made if figure is not None]
 

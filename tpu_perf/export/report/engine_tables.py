@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpu_perf.analysis import quantities
-from tpu_perf.analysis.engine_comparison import EngineRung, cuts, loss_difference, pairs
-from tpu_perf.analysis.rung_record import RungRecord
+from tpu_perf.analysis.engine_comparison import EngineRung, Pair, cuts, loss_difference
 from tpu_perf.export.report.figures import GREY, Figure, colour, layout, shown
 from tpu_perf.export.report.rung_tables import Table
 
@@ -21,10 +20,10 @@ _METRICS = (
 )
 
 
-def comparison(rungs: Sequence[RungRecord]) -> Table | None:
+def comparison(pairs: Sequence[Pair]) -> Table | None:
     """Both engines of each mode; None where no mode ran on two."""
     rows = []
-    for first, second in pairs(rungs):
+    for first, second in pairs:
         rows += [_row(first, None), _row(second, first)]
     if not rows:
         return None
@@ -59,10 +58,10 @@ def _row(one: EngineRung, other: EngineRung | None) -> tuple[str, ...]:
     )
 
 
-def cut_tables(rungs: Sequence[RungRecord]) -> list[Table]:
+def cut_tables(pairs: Sequence[Pair]) -> list[Table]:
     """For each pair, the ops that the two put into programs most differently."""
     out = []
-    for first, second in pairs(rungs):
+    for first, second in pairs:
         found = [cut for cut in cuts(first, second) if cut.weight > 0]
         if not found or None in (first.ops_per_program, second.ops_per_program):
             continue
@@ -94,11 +93,9 @@ def _size(value: float | None) -> str:
     return "–" if value is None else quantities.digits(value)
 
 
-def step_cuts(rungs: Sequence[RungRecord]) -> Figure | None:
+def step_cuts(pairs: Sequence[Pair]) -> Figure | None:
     """One bar a rung: a steady step from left to right, a block for each program."""
-    chosen: list[EngineRung] = []
-    for pair in pairs(rungs):
-        chosen += [one for one in pair if one.ops_per_program is not None]
+    chosen = [one for pair in pairs for one in pair if one.ops_per_program is not None]
     if not chosen:
         return None
     return Figure(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tpu_perf.analysis import quantities
@@ -142,11 +142,11 @@ def programs_of(rung: RungRecord) -> Table | None:
             str(row["name"]),
             str(row["kind"]),
             _tier(row["tier"]),
-            _number(row["ops"]),
-            _seconds(row["compile_s"]),
-            _number(row["executions"]),
-            _bytes(row["bytes_in"]),
-            _bytes(row["bytes_out"]),
+            _known(row["ops"], quantities.count),
+            _known(row["compile_s"], quantities.seconds),
+            _known(row["executions"], quantities.count),
+            _known(row["bytes_in"], quantities.byte_count),
+            _known(row["bytes_out"], quantities.byte_count),
             _text(row["differed"]),
             _text(row["source"]),
         )
@@ -185,20 +185,9 @@ def _tier(tier: float) -> str:
     return names.get(Tier(int(tier)), "memory")
 
 
-def _number(value: float) -> str:
-    return "–" if value != value else quantities.count(float(value))
-
-
-def _digits(value: float) -> str:
-    return "–" if value != value else quantities.digits(value)
-
-
-def _seconds(value: float) -> str:
-    return "–" if value != value else quantities.seconds(float(value))
-
-
-def _bytes(value: float) -> str:
-    return "–" if value != value else quantities.byte_count(float(value))
+def _known(value: float, words: Callable[[float], str]) -> str:
+    """A figure in words, a dash for NaN."""
+    return "–" if value != value else words(float(value))
 
 
 def _text(value: object) -> str:
@@ -212,7 +201,7 @@ def flushes(rungs: list[RungRecord]) -> Table | None:
             rung.name,
             str(reason),
             quantities.digits(float(row["flushes_per_step"])),
-            _digits(float(row["ops_per_flush"])),
+            _known(row["ops_per_flush"], quantities.digits),
         )
         for rung in rungs
         if rung.ok and rung.tables is not None

@@ -169,7 +169,7 @@ class LadderFile(StrictModel):
     """The rungs, in the order in which they are shown."""
     engine: str | None = None
     """The engine of every rung that names none and is not one of torch's own on the CPU."""
-    engines: EngineSettings = Field(default_factory=lambda: EngineSettings())
+    engines: EngineSettings = Field(default_factory=EngineSettings)
     """Settings of engines."""
     baseline: str | None = None
     """The rung that speed-ups refer to; by default the first `strict`, else the first."""

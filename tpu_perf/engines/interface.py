@@ -30,6 +30,13 @@ class DoesNotFit(Exception):
     """The plan needs more device memory than there is: the rung is `does_not_fit`."""
 
 
+def raise_if_out_of_memory(error: RuntimeError) -> None:
+    """DoesNotFit where the device says that its memory ran out."""
+    text = str(error)
+    if "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower():
+        raise DoesNotFit(text.splitlines()[0]) from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
     """What a finished step reports; None where the workload does not say."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpu_perf.engines.interface import RungUnavailable
 from tpu_perf.errors import EnvironmentProblem
-from tpu_perf.record.plan import ShardingPlan
+from tpu_perf.record.plan import Dims, ShardingPlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +22,7 @@ class Spread:
 
     def __init__(
         self, plan: ShardingPlan, module: torch.nn.Module,
-        given: Mapping[str, tuple[tuple[str, ...], ...]] | None = None,
+        given: Mapping[str, Dims] | None = None,
     ) -> None:  # fmt: skip
         """Moves the module to the device, each parameter to its place on the mesh. `given` is how
         the model came split, which holds over the strategy's own tensor parallel rules.

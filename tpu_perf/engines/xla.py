@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from tpu_perf.engines.interface import (
     ENGINES,
-    DoesNotFit,
     LaneTimes,
     RungUnavailable,
     Span,
     StepOutcome,
+    raise_if_out_of_memory,
 )
 from tpu_perf.engines.spreading import Spread
 from tpu_perf.record.plan import Mode, Plan
@@ -59,7 +59,7 @@ class XlaSession:
         try:
             self._last = self._step(batch)
         except RuntimeError as error:
-            _raise_if_out_of_memory(error)
+            raise_if_out_of_memory(error)
             raise
 
     def fence(self) -> None:
@@ -68,7 +68,7 @@ class XlaSession:
         try:
             synchronize()
         except RuntimeError as error:
-            _raise_if_out_of_memory(error)
+            raise_if_out_of_memory(error)
             raise
 
     def outcome(self) -> StepOutcome:
@@ -175,7 +175,7 @@ class XlaEngine:
         try:
             step, notes, spread = _build_step(plan, workload)
         except RuntimeError as error:
-            _raise_if_out_of_memory(error)
+            raise_if_out_of_memory(error)
             raise
         return XlaSession(workload, step, notes, spread)
 
@@ -211,14 +211,11 @@ def _build_step(
             notes = partial(_whole_step_notes, whole)
             return lambda batch: (users(batch).detach(), None), notes, None
         return lambda batch: (users(batch).detach(), None), no_notes, None
-    spread = None
+    module, spread = workload.module, None
     if plan.sharding is None:
-        module = workload.module.to("tpu")
+        module.to("tpu")
     else:
-        spread, module = (
-            Spread(plan.sharding, workload.module, workload.placements),
-            workload.module,
-        )
+        spread = Spread(plan.sharding, module, workload.placements)
     optimizer = build_optimizer(module, plan.optimizer)
     if spread is not None:
         spread.optimizers = (optimizer,)
@@ -254,12 +251,6 @@ def _limit_threads(threads: int | None) -> None:
         allowed = sorted(os.sched_getaffinity(0))
         if threads < len(allowed):
             os.sched_setaffinity(0, allowed[:threads])
-
-
-def _raise_if_out_of_memory(error: RuntimeError) -> None:
-    text = str(error)
-    if "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower():
-        raise DoesNotFit(text.splitlines()[0]) from error
 
 
 ENGINES.add("xla", XlaEngine())

@@ -31,7 +31,7 @@ def catalogue() -> Catalogue:
         ),
         workloads={kind: entry.parameters for kind, entry in WORKLOADS.items()},
         strategies=STRATEGIES,
-        placed_rungs=("shard",),
+        placed_rungs=tuple(name for name, rung in RUNGS.items() if rung.over_mesh),
     )
 
 

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from tpu_perf.chips.torus import BLOCK, ring_closes
 from tpu_perf.errors import TpuPerfError
 from tpu_perf.predict.generations import GENERATIONS, Generation
 
@@ -14,8 +15,6 @@ _NAME = re.compile(r"(?:(\d+)x(?=[a-z]))?([a-z0-9]+?)(?:-(\d+)|:(\d+(?:x\d+)*))?
 #: Other people's names of a generation.
 _ALIASES = {"v5litepod": "v5e", "v5lite": "v5e", "v7x": "tpu7x", "v7": "tpu7x", "trillium": "v6e",
             "ironwood": "tpu7x"}  # fmt: skip
-#: Extents above this come in blocks of as many chips.
-_BLOCK = 4
 _MOST_SLICES = 256
 
 
@@ -62,11 +61,8 @@ class Target:
         return options
 
     def wraps(self, axis: int) -> bool:
-        """Whether the links of an axis close to a ring: on 2D generations those of 16, on 3D
-        ones all axes of slices made of whole cubes of 4x4x4."""
-        if len(self.shape) == 2:
-            return self.shape[axis] == 16
-        return all(extent % _BLOCK == 0 for extent in self.shape)
+        """Whether the links of an axis close to a ring."""
+        return ring_closes(self.shape, axis)
 
     def coordinates(self, position: int) -> tuple[int, ...]:
         """(slice, core, x, y[, z]) of the device at this position of libtpu's list: slice by
@@ -151,7 +147,7 @@ def _check_shape(name: str, generation: Generation, shape: tuple[int, ...]) -> N
     if math.prod(shape) == 1:
         return
     largest = "x".join(map(str, generation.largest))
-    good = all(one in (1, 2) or one % _BLOCK == 0 for one in shape)
+    good = all(one in (1, 2) or one % BLOCK == 0 for one in shape)
     whole_hosts = shape[0] % 2 == 0 and shape[1] % 2 == 0
     fits = all(
         one <= most for one, most in zip(sorted(shape), sorted(generation.largest), strict=True)
@@ -159,7 +155,7 @@ def _check_shape(name: str, generation: Generation, shape: tuple[int, ...]) -> N
     if not (good and whole_hosts and fits and min(shape) > 0):
         raise UnknownTarget(
             f"{name!r}: {generation.name} has no slice of {'x'.join(map(str, shape))} chips",
-            hint=f"extents are 1 (the third axis only), 2 or multiples of {_BLOCK}, in all at most "
+            hint=f"extents are 1 (the third axis only), 2 or multiples of {BLOCK}, in all at most "
             f"{largest}; or {'x'.join(['1'] * rank)}, one chip alone",
         )
 

@@ -57,6 +57,8 @@ NOT_SAMPLED = SamplingPlan(
 
 #: Mesh axes that split one dimension of a tensor: none, one, or several, the outermost first.
 AxisNames = str | Sequence[str] | None
+#: The same of all dimensions of a tensor, settled.
+Dims = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

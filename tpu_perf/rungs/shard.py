@@ -17,5 +17,6 @@ RUNGS.add(
         name="shard",
         summary="one program over a mesh of devices: ddp, fsdp, tp and more",
         change=_over_the_mesh,
+        over_mesh=True,
     ),
 )

@@ -159,10 +159,7 @@ class Executable:
         return {kind: int(getattr(stats, f"{kind}_size_in_bytes")) for kind in kinds}
 
     def temp_bytes(self) -> int | None:
-        try:
-            return int(self.loaded.get_compiled_memory_stats().temp_size_in_bytes)
-        except Exception:  # optional in PJRT
-            return None
+        return self.memory_bytes().get("temp")
 
 
 @dataclass(slots=True)
@@ -190,17 +187,9 @@ def lower(
     placement: Placement | None = None,
 ) -> Lowered:  # fmt: skip
     """Trace `function` (arrays in, tuple of arrays out) to StableHLO."""
-    function.__name__ = name
-    places = [sharding()] * len(in_avals) if placement is None else placement.inputs
-    specs = [
-        jax.ShapeDtypeStruct(s, d, sharding=place)
-        for (s, d), place in zip(in_avals, places, strict=True)
-    ]
-    given: dict[str, Any] = {} if placement is None else {"out_shardings": placement.outputs}
-    jitted = jax.jit(function, donate_argnums=tuple(donated), keep_unused=True, **given)
-    stage = jitted.lower(*specs)
+    stage = _traced(function, in_avals, donated, name, placement).lower()
     outs = [(tuple(o.shape), np.dtype(o.dtype)) for o in jax.tree_util.tree_leaves(stage.out_info)]
-    return Lowered(stage, len(specs), outs, placement)
+    return Lowered(stage, len(in_avals), outs, placement)
 
 
 def lower_elsewhere(
@@ -209,16 +198,24 @@ def lower_elsewhere(
 ) -> bytes:  # fmt: skip
     """StableHLO (MLIR bytecode) of `function` over a mesh without devices, for `platform`: the
     shardings are in it, the devices are the compiler's to choose."""
+    traced = _traced(function, in_avals, donated, name, placement)
+    stage = traced.lower(lowering_platforms=(platform,))
+    return bytes(mlir.module_to_bytecode(stage.compiler_ir("stablehlo")))
+
+
+def _traced(
+    function: Callable[..., Any], in_avals: Sequence[Aval], donated: Sequence[int], name: str,
+    placement: Placement | None,
+) -> Any:  # fmt: skip
     function.__name__ = name
+    places = [sharding()] * len(in_avals) if placement is None else placement.inputs
     specs = [
         jax.ShapeDtypeStruct(s, d, sharding=place)
-        for (s, d), place in zip(in_avals, placement.inputs, strict=True)
+        for (s, d), place in zip(in_avals, places, strict=True)
     ]
-    jitted = jax.jit(
-        function, donate_argnums=tuple(donated), keep_unused=True, out_shardings=placement.outputs
-    )
-    stage = jitted.trace(*specs).lower(lowering_platforms=(platform,))
-    return bytes(mlir.module_to_bytecode(stage.compiler_ir("stablehlo")))
+    given: dict[str, Any] = {} if placement is None else {"out_shardings": placement.outputs}
+    jitted = jax.jit(function, donate_argnums=tuple(donated), keep_unused=True, **given)
+    return jitted.trace(*specs)
 
 
 def stablehlo_text(bytecode: bytes) -> str:

@@ -11,11 +11,9 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from tpu_perf.errors import EnvironmentProblem
+from tpu_perf.record.plan import Dims
 from tpu_perf.runtime import jax_private
 from tpu_perf.runtime.torus_order import topology_aware_order
-
-#: For each dimension of a tensor the mesh axes that split it, the outermost first.
-Dims = tuple[tuple[str, ...], ...]
 
 
 class DeviceMesh:

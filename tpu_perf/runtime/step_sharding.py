@@ -20,11 +20,12 @@ from jax import lax
 
 from tpu_perf.hlo.collectives import GRADIENT_SCOPE, USE_SCOPE
 from tpu_perf.record.details import PLACEMENT_COLUMNS
+from tpu_perf.record.plan import Dims
 from tpu_perf.record.store import table_of_rows
 from tpu_perf.runtime.buffers import Buffer, buffer_of
 from tpu_perf.runtime.jax_private import Placement
 from tpu_perf.runtime.memory import MEMORY
-from tpu_perf.runtime.mesh import DeviceMesh, Dims, place
+from tpu_perf.runtime.mesh import DeviceMesh, place
 from tpu_perf.runtime.segment import Segment, Work
 
 if TYPE_CHECKING:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tpu_perf.chips.torus import ring_closes
+
 #: How much more an axis weighs than the one before it: the last ones carry most traffic.
 _WEIGHT = 8.0
 
@@ -66,12 +68,12 @@ def _hops(walk: list[tuple[int, ...]], sizes: Sequence[int], shape: Sequence[int
 
 
 def _distance(a: tuple[int, ...], b: tuple[int, ...], shape: Sequence[int]) -> int:
-    """Links between two chips; rings close as `predict.targets.Target.wraps` says."""
-    flat = [extent for extent in shape[:-1] if extent > 1]
-    cubes = len(flat) == 3 and all(extent % 4 == 0 for extent in flat)
+    """Links between two chips; a slice that is one row has no ring."""
+    wide = [axis for axis, extent in enumerate(shape[:-1]) if extent > 1]
+    flat = [shape[axis] for axis in wide]
     hops = 0
-    for axis, (x, y) in enumerate(zip(a[:-1], b[:-1], strict=True)):
-        apart = abs(x - y)
-        wraps = cubes or (len(flat) == 2 and shape[axis] == 16)
+    for number, axis in enumerate(wide):
+        apart = abs(a[axis] - b[axis])
+        wraps = len(flat) > 1 and ring_closes(flat, number)
         hops += min(apart, shape[axis] - apart) if wraps else apart
     return hops

@@ -28,7 +28,7 @@ from tpu_perf.runtime.packed_step import PackedStep
 from tpu_perf.runtime.program_cache import Program, user_line
 from tpu_perf.runtime.replaying import pack
 from tpu_perf.runtime.segment import Segment, Work, flush_all, set_current_segment
-from tpu_perf.runtime.step_sharding import StepSharding
+from tpu_perf.runtime.step_sharding import Arrangement, StepSharding
 from tpu_perf.runtime.torch_private import compiling_flag_set
 from tpu_perf.runtime.transfers import to_device, to_host_array
 
@@ -98,6 +98,11 @@ class _Recording:
         ]
         self.outputs = outputs
 
+    @property
+    def returned(self) -> set[int]:
+        """Positions in the work's wanted values of those that the step returns."""
+        return {i for i in self.results if i is not None}
+
     def differs_from(self, other: _Recording) -> str | None:
         """Why this step could not stand for the other, None if it can."""
         if self.program_key != other.program_key:
@@ -157,8 +162,6 @@ class WholeStep:
         self._guard: Any = None
         self._replay: _Replay | None = None
         self._drops_gradients = False
-        self._elsewhere: str | None = None  # the platform to lower for, and what came of it
-        self._code = b""
         for optimizer in optimizers:
             self.notes += make_capturable(optimizer)
 
@@ -175,13 +178,13 @@ class WholeStep:
         """Run one step here, and give it as StableHLO (MLIR bytecode, shardings included) for a
         mesh whose devices need not be here: `DeviceMesh.without_devices`. The second step of a
         training loop is the first that is like all later ones."""
-        here, self.sharding = self.sharding, sharding
-        self._elsewhere, self._code = platform, b""
-        try:
-            self._record(args, tree_flatten(args)[0], None)
-        finally:
-            self.sharding, self._elsewhere, self._guard = here, None, None
-        return self._code
+        self._guard = self._replay = None
+        _, recording, arrangement = self._captured(args, tree_flatten(args)[0], sharding)
+        self._last = recording
+        code = PackedStep(recording.work, recording.returned, arrangement).stablehlo(platform)
+        here = PackedStep(recording.work, recording.returned)
+        here.run_once(here.program())
+        return code
 
     def _guard_of(self, leaves: list[Any]) -> Any:
         shapes = [
@@ -197,14 +200,17 @@ class WholeStep:
         ]
         return (shapes, hyper)
 
-    def _record(self, args: Any, leaves: list[Any], guard: Any) -> Any:
+    def _captured(
+        self, args: Any, leaves: list[Any], sharding: StepSharding | None
+    ) -> tuple[Any, _Recording, Arrangement | None]:
+        """Run the step's Python: its result, what it recorded, and where that lies on a mesh."""
         self.recordings += 1
         before_gradients = [buffer_of(p.grad) for p in self._parameters() if p.grad is not None]
         segment = Segment()
         segment.cuts_on_repeats = False
         marking = (
-            nullcontext() if self.sharding is None
-            else self.sharding.recording(segment, self.optimizers)
+            nullcontext() if sharding is None
+            else sharding.recording(segment, self.optimizers)
         )  # fmt: skip
         with _recording(segment), marking:
             result = self.step(*args)
@@ -212,14 +218,14 @@ class WholeStep:
         self._let_gradients_go(segment, before_gradients)
         work = segment.take_work()
         recording = _Recording(work, leaves, outputs, spec)
-        returned = {i for i in recording.results if i is not None}
-        arrangement = None
-        if self.sharding is not None:
-            arrangement = self.sharding.arrange(work, self.optimizers, _argument_names(args))
-        packed = PackedStep(work, returned, arrangement)
-        if self._elsewhere is not None:
-            self._code = packed.stablehlo(self._elsewhere)
-            packed = PackedStep(work, returned)
+        if sharding is None:
+            return result, recording, None
+        names = _argument_names(args)
+        return result, recording, sharding.arrange(work, self.optimizers, names)
+
+    def _record(self, args: Any, leaves: list[Any], guard: Any) -> Any:
+        result, recording, arrangement = self._captured(args, leaves, self.sharding)
+        packed = PackedStep(recording.work, recording.returned, arrangement)
         program = packed.program()
         packed.run_once(program)
         before = self._last
@@ -270,7 +276,7 @@ class _Replay:
             for k, n in enumerate(numbers)
         ]
         self.draws = [draws for _, _, draws in work.draws]
-        returned = {i for i in recording.results if i is not None}
+        returned = recording.returned
         self.fills = [(k, work.live[j]) for k, j in enumerate(packed.outputs) if j not in returned]
         at = {j: k for k, j in enumerate(packed.outputs)}
         self.results = [None if i is None else at[i] for i in recording.results]

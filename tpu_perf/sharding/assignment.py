@@ -9,12 +9,9 @@ from dataclasses import dataclass, field
 
 from tpu_perf.config.problems import did_you_mean
 from tpu_perf.errors import TpuPerfError
-from tpu_perf.record.plan import AxisNames, ShardingPlan
+from tpu_perf.record.plan import AxisNames, Dims, ShardingPlan
 from tpu_perf.sharding.strategies import BATCH_AXES, SEQUENCE_AXES
 from tpu_perf.sharding.transformer_layers import Role, split_dimension
-
-#: For each dimension of a tensor the mesh axes that split it, the outermost first.
-Dims = tuple[tuple[str, ...], ...]
 
 
 class ShardingError(TpuPerfError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from tpu_perf.config.models import StrictModel
-from tpu_perf.record.plan import WorkloadPlan
+from tpu_perf.record.plan import Dims, WorkloadPlan
 from tpu_perf.registry import Registry
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class BuiltWorkload:
     make_step: Callable[[torch.device], Callable[[Batch], torch.Tensor]] | None = None
     #: How the model came split by torch's tensor parallel API, by parameter: for each dimension
     #: the mesh axes. The parameters themselves are whole.
-    placements: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    placements: Mapping[str, Dims] = field(default_factory=dict)
 
 
 class WorkloadKind(Protocol):

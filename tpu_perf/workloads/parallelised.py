@@ -12,13 +12,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tpu_perf.errors import WorkloadError
+from tpu_perf.record.plan import Dims
 
 if TYPE_CHECKING:
     import torch
 
 _API = "torch.distributed.tensor._api"
-#: For each dimension of a parameter the mesh axes that split it.
-Dims = tuple[tuple[str, ...], ...]
 
 
 class WholeValues:

@@ -14,8 +14,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tpu_perf.config.models import default_cache_dir
 from tpu_perf.engines.cpu import cxx_compiler
+from tpu_perf.engines.torch_tpu.environment import cache_directory
 from tpu_perf.errors import EnvironmentProblem
 
 #: What every output of a run over the plugin carries.
@@ -52,7 +52,7 @@ def shim_library(plugin: Path) -> Path | None:
     header = plugin.parent / "include" / "pjrt_c_api.h"
     source = _SHIM.read_bytes() + header.read_bytes()
     name = f"pjrt_shim-{hashlib.sha256(source).hexdigest()[:16]}.so"
-    library = Path(default_cache_dir()).parent / "torch_tpu" / name
+    library = cache_directory() / name
     if library.is_file():
         return library
     compiler = cxx_compiler()

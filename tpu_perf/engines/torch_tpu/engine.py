@@ -10,12 +10,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tpu_perf.engines.interface import (
-    DoesNotFit,
     LaneTimes,
     RungUnavailable,
     Span,
     StepOutcome,
     StepRow,
+    raise_if_out_of_memory,
 )
 from tpu_perf.engines.torch_tpu import wheel
 from tpu_perf.engines.torch_tpu.cpu_plugin import CUMSUM, LABEL, replace_cumsum, set_environment
@@ -51,14 +51,20 @@ class TorchTpuSession:
 
     def step(self, index: int) -> None:
         batch = {name: value.to("tpu") for name, value in self._workload.batch(index).items()}
-        with _memory_told():
+        try:
             self._last = self._training.step(batch)
+        except RuntimeError as error:
+            raise_if_out_of_memory(error)
+            raise
 
     def fence(self) -> None:
         import torch
 
-        with _memory_told():
+        try:
             torch.accelerator.synchronize()
+        except RuntimeError as error:
+            raise_if_out_of_memory(error)
+            raise
         self._note_compiles()
 
     def _note_compiles(self) -> None:
@@ -141,12 +147,8 @@ class TorchTpuEngine:
 
     modes = tuple(EAGER_MODES)
 
-    def __init__(self) -> None:
-        self._cpu = True
-
     def open(self, plan: Plan, workload: BuiltWorkload) -> TorchTpuSession:
         wheel.check_version()
-        self._cpu = on_cpu(plan)
         trace, problem = None, None
         try:
             # First, and to its end: a TPU belongs to one process at a time.
@@ -188,19 +190,6 @@ def open_session(plan: Plan, workload: BuiltWorkload, *, texts: bool = False) ->
         replace_cumsum()
         training.notes |= {"torch_tpu_device": LABEL, "cumsum": CUMSUM}
     return TorchTpuSession(workload, training, cpu=cpu)
-
-
-class _memory_told:
-    """Turns the device's answer that memory ran out into DoesNotFit."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, RuntimeError):
-            text = str(error)
-            if "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower():
-                raise DoesNotFit(text.splitlines()[0]) from error
 
 
 class _DynamoTime:

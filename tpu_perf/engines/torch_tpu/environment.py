@@ -39,9 +39,14 @@ def on_cpu(plan: Plan) -> bool:
     return str(device) == "cpu-plugin"
 
 
+def cache_directory() -> Path:
+    """Where what this engine makes once is kept."""
+    return Path(default_cache_dir()).parent / "torch_tpu"
+
+
 def own_environment() -> Path:
     """Where `build` makes it."""
-    return Path(default_cache_dir()).parent / "torch_tpu" / WHEEL.replace("==", "-")
+    return cache_directory() / WHEEL.replace("==", "-")
 
 
 def find_python(given: str | None) -> Path:
@@ -75,7 +80,7 @@ def worker_environment(python: Path) -> Mapping[str, str]:
         return variables
     package = Path(__file__).parents[2]
     digits = hashlib.sha256(str(package).encode()).hexdigest()[:12]
-    directory = Path(default_cache_dir()).parent / "torch_tpu" / f"path-{digits}"
+    directory = cache_directory() / f"path-{digits}"
     directory.mkdir(parents=True, exist_ok=True)
     link = directory / "tpu_perf"
     if not link.is_symlink():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpu_perf.engines.interface import RungUnavailable
@@ -32,8 +32,8 @@ class Training:
     """The workload on the device; `step` starts one step and waits for nothing."""
 
     step: Callable[[Batch], Result]
-    notes: dict[str, str] = field(default_factory=dict)
-    held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    notes: dict[str, str]
+    held: contextlib.ExitStack
 
 
 def build_training(
@@ -45,23 +45,23 @@ def build_training(
 
     tpu: Any = vars(torch)["tpu"]
     tpu.eager_mode = getattr(tpu.EagerMode, EAGER_MODES[plan.mode])
-    training = Training(step=lambda _: (torch.zeros(()), None))
+    notes: dict[str, str] = {}
+    held = contextlib.ExitStack()
     if plan.compiler_options:
         options = {name: str(value) for name, value in plan.compiler_options.items()}
-        training.held.enter_context(tpu.compiler.custom_compiler_options(options))
-    step = _step(plan, workload, compile_options, training.notes)
-    training.step = step
-    if on_cpu:
-        from torch.nn.attention import SDPBackend, sdpa_kernel
+        held.enter_context(tpu.compiler.custom_compiler_options(options))
+    step = _step(plan, workload, compile_options, notes)
+    if not on_cpu:
+        return Training(step, notes, held)
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        training.notes["attention"] = ATTENTION
+    notes["attention"] = ATTENTION
 
-        def with_math(batch: Batch) -> Result:
-            with sdpa_kernel([SDPBackend.OVERRIDEABLE, SDPBackend.MATH]):
-                return step(batch)
+    def with_math(batch: Batch) -> Result:
+        with sdpa_kernel([SDPBackend.OVERRIDEABLE, SDPBackend.MATH]):
+            return step(batch)
 
-        training.step = with_math
-    return training
+    return Training(with_math, notes, held)
 
 
 def _step(

@@ -12,7 +12,7 @@ import importlib.metadata
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -147,10 +147,6 @@ def cache_stats() -> CacheStats:
         raise gone("the fields of torch.tpu._get_cache_stats()", error) from error
 
 
-def cache_requests() -> int:
-    return int(_named(_tpu(), "_get_cache_requests")())
-
-
 def cache_misses() -> int:
     return int(_named(_tpu(), "_get_cache_misses")())
 
@@ -186,7 +182,6 @@ class Batch:
     name: str
     reason: str
     hit: bool
-    failed: bool
     graph: str
     stablehlo: str
 
@@ -210,7 +205,6 @@ def drain() -> tuple[list[Batch], int]:
                 name=event["name"].removeprefix("torchtpu_eager/"),
                 reason=event["reason"],
                 hit=event["cache_hit"],
-                failed=event["compile_failed"],
                 graph=event["aten_graph"],
                 stablehlo=event["stablehlo"],
             )
@@ -243,13 +237,3 @@ def compiled_calls() -> Iterator[list[CompiledCall]]:
         yield calls
     finally:
         executable.__call__ = original
-
-
-def compiled_texts(debug: Sequence[Any]) -> list[str]:
-    """StableHLO of the graphs that `options={"debug_callback": ...}` told of."""
-    return [
-        text
-        for one in debug
-        for name in ("stablehlo_forward_text", "stablehlo_backward_text")
-        for text in _named(one, name)
-    ]
